@@ -1,0 +1,1 @@
+"""Ground floor: everything that speaks to the Postgres server."""

@@ -1,0 +1,1 @@
+"""The publishing side for applications: the task class, transactions, batches."""

@@ -1,0 +1,1 @@
+"""The job queue itself. Knows neither Celery nor kombu."""

@@ -1,0 +1,1 @@
+"""Celery's result backend on Postgres."""

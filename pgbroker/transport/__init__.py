@@ -1,0 +1,1 @@
+"""What kombu sees of the broker: transport, channel, messages, exchanges and bindings."""

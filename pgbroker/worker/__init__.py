@@ -1,0 +1,1 @@
+"""What is installed inside a Celery worker: signal handlers that let a row follow its task."""
