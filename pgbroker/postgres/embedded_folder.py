@@ -1,0 +1,204 @@
+"""The folder of an embedded server: who uses it, whether its server lives, how that server is stopped.
+
+Three lock files answer all of this. They are ``flock`` locks, which the kernel drops when the last
+holder is gone, whatever killed it; so there are no process ids that could be stale or recycled.
+
+* ``folder.lock``: held for moments by whoever changes something (start, stop, join, leave).
+* ``users.lock``: shared; each process that uses the server holds it for as long as it lives.
+* ``server.lock``: held by the server itself, which inherits the descriptor from its starter, and by
+  each of its backends. Free means: no process of the server is left.
+
+Run as a script, this file is the watchdog: it stops the server once nobody has used it for the grace
+time, which matters only where the last user could not do so itself (``kill -9``, ``os._exit``), and it
+ends with its server. It therefore uses nothing outside the standard library, not even pgbroker.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SOCKET_FOLDER_PREFIX = "pgbroker-"
+WATCH_INTERVAL_SECONDS = 2.0
+
+# Descriptors that a forked child must not keep: a copy of a lock's descriptor keeps the lock.
+_open_fds: set[int] = set()
+
+
+def _close_in_child() -> None:
+    for fd in _open_fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _open_fds.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Ask again every 10 ms until the condition holds; ``False`` when it does not within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def try_lock(fd: int, kind: int) -> bool:
+    """Take a lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) without waiting; ``False`` when somebody holds it."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a lock file, creating it if need be, for the length of a block."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _open_fds.add(fd)
+    try:
+        yield fd
+    finally:
+        _open_fds.discard(fd)
+        os.close(fd)
+
+
+class Postmaster(NamedTuple):
+    """What ``postmaster.pid`` says of a living server (PostgreSQL docs, "Database File Layout")."""
+
+    pid: int
+    socket_folder: str
+    port: str
+    is_ready: bool
+
+
+class ServerFolder:
+    """The folder that holds an embedded server: ``data/``, the lock files, ``server.log`` and the socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path / "data"
+        self.log = path / "server.log"
+        self.users_lock = path / "users.lock"
+        self.server_lock = path / "server.lock"
+
+    @contextlib.contextmanager
+    def locked(self, seconds: float) -> Iterator[None]:
+        """Keep everybody else from starting, stopping, joining or leaving during the block.
+
+        Args:
+            seconds: how long to wait for others.
+
+        Raises:
+            TimeoutError: somebody else holds the folder for longer than that.
+        """
+        with opened(self.path / "folder.lock") as fd:
+            if not wait_for(lambda: try_lock(fd, fcntl.LOCK_EX), seconds):
+                raise TimeoutError(f"{self.path} is locked by another process for more than {seconds:g} s")
+            try:
+                yield
+            finally:
+                # Closing would not do: a child that was forked meanwhile may have a copy of the descriptor.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def is_used(self) -> bool:
+        """Tell whether any process uses the server; call it with the folder locked."""
+        with opened(self.users_lock) as fd:
+            return not try_lock(fd, fcntl.LOCK_EX)
+
+    def is_server_left(self) -> bool:
+        """Tell whether any process of the server lives, be it only a backend that outlived a crash."""
+        try:
+            fd = os.open(self.server_lock, os.O_RDWR | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            return not try_lock(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
+    def postmaster(self) -> Postmaster | None:
+        """Return the living server, ready or not, or ``None``. Costs no more than a few system calls."""
+        if not self.is_server_left():
+            return None
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            os.kill(int(lines[0]), 0)
+        except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+            return None
+        lines += [""] * (8 - len(lines))
+        return Postmaster(int(lines[0]), lines[4], lines[3], lines[7].strip() == "ready")
+
+    def stop(self) -> None:
+        """Stop the server and wait for its end; call it with the folder locked.
+
+        Raises:
+            TimeoutError: the server is still there after 20 seconds.
+        """
+        for signal_number, seconds in ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)):  # "fast", "immediate"
+            server = self.postmaster()
+            if server is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server.pid, signal_number)
+            if wait_for(lambda: not self.is_server_left(), seconds):
+                if server is not None:
+                    self.remove_socket_folder(server.socket_folder)
+                return
+        raise TimeoutError(f"the embedded server in {self.path} does not stop; see {self.log}")
+
+    def log_tail(self) -> str:
+        """Return the last ten lines of the server's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+
+    def remove_socket_folder(self, folder: str) -> None:
+        """Remove the folder that a former server had its socket in, if it is one of ours."""
+        if os.path.basename(folder).startswith(SOCKET_FOLDER_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def watch(folder: ServerFolder, pid: int, grace_seconds: float) -> None:
+    """Stop the server ``pid`` when nobody has used it for the grace time; return when it has ended."""
+    idle_since: float | None = None
+    while True:
+        time.sleep(min(WATCH_INTERVAL_SECONDS, grace_seconds))
+        server = folder.postmaster()
+        if server is None or server.pid != pid:
+            if not folder.data.exists():  # Removed under its server, which would take a minute to notice.
+                _end_orphan(folder, pid)
+            return
+        with contextlib.suppress(TimeoutError), folder.locked(0):
+            if folder.is_used():
+                idle_since = None
+            elif idle_since is None:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since >= grace_seconds:
+                folder.stop()
+                return
+
+
+def _end_orphan(folder: ServerFolder, pid: int) -> None:
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/{pid}/cwd") == f"{folder.data} (deleted)":
+            os.kill(pid, signal.SIGQUIT)
+
+
+def _main() -> None:
+    folder, pid, grace_seconds = sys.argv[1:]
+    if os.fork():  # The starter waits for this process, and must not have to wait for the watchdog.
+        os._exit(0)
+    os.setsid()
+    with contextlib.suppress(OSError):  # The folder was removed, for instance: nothing is left to watch.
+        watch(ServerFolder(Path(folder)), int(pid), float(grace_seconds))
+
+
+if __name__ == "__main__":
+    _main()
