@@ -1,0 +1,30 @@
+-- Send one message through an exchange: into every queue that is bound, as a job or as a transient message. The long way
+-- round, for exchanges and transient queues; a job on the default exchange goes straight to publish().
+-- Parameters: those of publish(), with exchange and routing key first.
+-- Returns: one row for each queue; for jobs with job_id, or duplicate_of and duplicate_task_id.
+-- Where an exchange feeds several queues a dedupe key holds for each of them by itself.
+create or replace function pgbroker.dispatch(
+    p_exchange text, p_routing_key text, p_task_id text, p_task_name text, p_priority integer, p_run_after timestamptz,
+    p_expires_at timestamptz, p_delay_seconds double precision, p_ttl_seconds double precision, p_dedupe_key text,
+    p_max_attempts integer, p_content_type text, p_content_encoding text, p_headers text, p_properties text, p_body bytea,
+    p_joined boolean default false, p_wait_ms integer default null)
+returns table (queue_name text, queue_kind text, job_id bigint, duplicate_of bigint, duplicate_task_id text)
+language plpgsql rows 1 as $$
+begin
+    for queue_name, queue_kind in select r.queue_name, r.kind from pgbroker.route(p_exchange, p_routing_key) r loop
+        job_id := null;
+        duplicate_of := null;
+        duplicate_task_id := null;
+        if queue_kind = 'job' then
+            select p.job_id, p.duplicate_of, p.duplicate_task_id into job_id, duplicate_of, duplicate_task_id
+            from pgbroker.publish(queue_name, p_task_id, p_task_name, p_priority, p_run_after, p_expires_at, p_delay_seconds,
+                p_ttl_seconds, p_dedupe_key, p_max_attempts, p_exchange, p_routing_key, p_content_type, p_content_encoding,
+                p_headers, p_properties, p_body, p_joined, p_wait_ms) p;
+        else
+            perform pgbroker.post(queue_name, p_priority, p_ttl_seconds, p_exchange, p_routing_key, p_content_type,
+                p_content_encoding, p_headers, p_properties, p_body, p_joined);
+        end if;
+        return next;
+    end loop;
+end
+$$;

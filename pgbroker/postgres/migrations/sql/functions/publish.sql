@@ -1,0 +1,76 @@
+-- Put one job into a queue.
+--   p_run_after     not before this time; null: now
+--   p_expires_at    never claimed from this time on; null: never expires
+--   p_delay_seconds, p_ttl_seconds   the same two, counted from now by the server's clock
+--   p_joined        true inside a caller's transaction: then no sleeper's row is touched (everybody else would skip
+--                   the only sleeper until that transaction ends) and the queue's shared channel is notified instead;
+--                   and no parameter of the caller's transaction is changed
+--   p_wait_ms       longest wait for somebody else's open transaction that holds the same dedupe key; null: as the
+--                   session has it. Not used when joined
+-- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job.
+-- Locks: the new row; an insert whose key is being inserted by an open transaction waits for its end.
+-- A duplicate raises nothing, so a caller's transaction stays usable. A holder that has expired does not count: it is
+-- cancelled here. Index: jobs_live_dedupe.
+create or replace function pgbroker.publish(
+    p_queue text, p_task_id text, p_task_name text, p_priority integer, p_run_after timestamptz, p_expires_at timestamptz,
+    p_delay_seconds double precision, p_ttl_seconds double precision, p_dedupe_key text, p_max_attempts integer,
+    p_exchange text, p_routing_key text, p_content_type text, p_content_encoding text, p_headers text, p_properties text,
+    p_body bytea, p_joined boolean default false, p_wait_ms integer default null,
+    out job_id bigint, out duplicate_of bigint, out duplicate_task_id text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_timestamp();
+    v_run_after timestamptz := coalesce(p_run_after, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
+    v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
+    v_holder_expires timestamptz;
+begin
+    if p_dedupe_key is null then
+        insert into pgbroker.jobs_live (run_after, enqueued_at, expires_at, priority, max_attempts, queue, task_id, task_name,
+            exchange, routing_key, content_type, content_encoding, headers, properties, body)
+        values (v_run_after, v_now, v_expires_at, p_priority, p_max_attempts, p_queue, p_task_id, p_task_name,
+            p_exchange, p_routing_key, p_content_type, p_content_encoding, p_headers, p_properties, p_body)
+        returning jobs_live.job_id into publish.job_id;
+    else
+        if not p_joined and p_wait_ms is not null then
+            perform set_config('lock_timeout', p_wait_ms::text, true);
+        end if;
+        -- a loop, because the holder may end between the insert that met it and the look-up
+        loop
+            insert into pgbroker.jobs_live (run_after, enqueued_at, expires_at, priority, max_attempts, queue, task_id,
+                task_name, dedupe_key, exchange, routing_key, content_type, content_encoding, headers, properties, body)
+            values (v_run_after, v_now, v_expires_at, p_priority, p_max_attempts, p_queue, p_task_id,
+                p_task_name, p_dedupe_key, p_exchange, p_routing_key, p_content_type, p_content_encoding, p_headers,
+                p_properties, p_body)
+            on conflict (queue, dedupe_key) where dedupe_key is not null do nothing
+            returning jobs_live.job_id into publish.job_id;
+            exit when publish.job_id is not null;
+            select j.job_id, j.task_id, case when j.status = 'PENDING' then j.expires_at end
+            into publish.duplicate_of, publish.duplicate_task_id, v_holder_expires
+            from pgbroker.jobs_live j where j.queue = p_queue and j.dedupe_key = p_dedupe_key;
+            if publish.duplicate_of is not null then
+                if v_holder_expires is null or v_holder_expires > v_now then
+                    return;
+                end if;
+                perform pgbroker.cancel(publish.duplicate_of, 'EXPIRED', 'expired before it was claimed');
+            elsif current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+                -- the holder is invisible to this snapshot: it was committed after it was taken. It is a duplicate of
+                -- a job that cannot be named.
+                publish.duplicate_of := 0;
+                return;
+            end if;
+            publish.duplicate_of := null;
+            publish.duplicate_task_id := null;
+        end loop;
+    end if;
+    -- A job further in the future than any fallback poll wakes nobody: whoever sleeps looks again before it is due.
+    if v_run_after > v_now + interval '10 seconds' then
+        return;
+    end if;
+    if p_joined then
+        perform pg_notify(pgbroker.queue_channel(p_queue), '');
+    else
+        perform pgbroker.wake(p_queue);
+    end if;
+end
+$$;

@@ -1,0 +1,165 @@
+"""Typed calls of the SQL functions for exchanges, queues, bindings and transient messages."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pgbroker.queue.store import Call, Message, quote_identifier
+
+
+class Dispatched(NamedTuple):
+    """One queue that a message went to; the last three are those of ``Published`` for a queue that holds jobs."""
+
+    queue: str
+    kind: str
+    job_id: int | None
+    duplicate_of: int | None
+    duplicate_task_id: str | None
+
+
+class Mail(NamedTuple):
+    """A transient message, read and thereby gone from its queue."""
+
+    message_id: int
+    queue: str
+    priority: int
+    expires_at: dt.datetime | None
+    exchange: str | None
+    routing_key: str | None
+    content_type: str | None
+    content_encoding: str | None
+    headers: str | None
+    properties: str | None
+    body: bytes
+
+
+class Routing:
+    """Calls of the functions in one schema. Use :func:`routing_for`."""
+
+    def __init__(self, schema: str) -> None:
+        self.prefix = quote_identifier(schema) + "."
+
+    def _call(self, function: str, *arguments: Any) -> Call:
+        return f"select {self.prefix}{function}({', '.join(['%s'] * len(arguments))})", arguments
+
+    def queue_kind(self, queue: str) -> Call:
+        """Row: ``job``, ``transient`` or ``None``."""
+        return self._call("queue_kind", queue)
+
+    def queue_count(self, queue: str, cap: int | None = None) -> Call:
+        """Row: ready jobs of the queue, counted up to ``cap``."""
+        return self._call("queue_count", queue, cap)
+
+    def mail_count(self, queue: str) -> Call:
+        """Row: transient messages that wait in the queue."""
+        return f"select count(*) from {self.prefix}mailbox where queue = %s", (queue,)
+
+    def consumer_count(self, queue: str) -> Call:
+        """Row: living consumers of the queue, of all processes."""
+        return (
+            f"select count(*) from {self.prefix}consumers where queue = %s and lives_until > statement_timestamp()",
+            (queue,),
+        )
+
+    def declare_queue(
+        self,
+        queue: str,
+        arguments: str | None = None,
+        *,
+        is_transient: bool = False,
+        owner: str | None = None,
+        auto_delete: bool = False,
+        expires_seconds: float | None = None,
+        ttl_seconds: float | None = None,
+        max_length: int | None = None,
+    ) -> Call:
+        """Row: the kind of the queue that is there now, or ``locked``."""
+        return self._call(
+            "declare_queue",
+            queue,
+            arguments,
+            is_transient,
+            owner,
+            auto_delete,
+            expires_seconds,
+            ttl_seconds,
+            max_length,
+        )
+
+    def purge_queue(self, queue: str) -> Call:
+        """Row: how many messages were taken out."""
+        return self._call("purge_queue", queue)
+
+    def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> Call:
+        """Row: how many messages were taken out, -1 if a condition did not hold."""
+        return self._call("delete_queue", queue, if_unused, if_empty)
+
+    def declare_exchange(
+        self, exchange: str, type: str, *, durable: bool = True, auto_delete: bool = False, arguments: str | None = None
+    ) -> Call:
+        """Row: the type of the exchange that is there now."""
+        return self._call("declare_exchange", exchange, type, durable, auto_delete, arguments)
+
+    def exchange_type(self, exchange: str) -> Call:
+        """Rows: the type of the exchange; none if it is unknown."""
+        return f"select type from {self.prefix}exchanges where name = %s", (exchange,)
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> Call:
+        """Row: whether it was removed."""
+        return self._call("delete_exchange", exchange, if_unused)
+
+    def bind_queue(
+        self, exchange: str, queue: str, routing_key: str, pattern: str | None = None, arguments: str | None = None
+    ) -> Call:
+        """Row: whether the binding is new."""
+        return self._call("bind_queue", exchange, queue, routing_key, pattern, arguments)
+
+    def unbind_queue(self, exchange: str, queue: str, routing_key: str) -> Call:
+        """Row: whether there was such a binding."""
+        return self._call("unbind_queue", exchange, queue, routing_key)
+
+    def bindings(self) -> Call:
+        """Rows: queue, exchange, routing key, arguments."""
+        return f"select queue, exchange, routing_key, arguments from {self.prefix}bindings order by 2, 1, 3", ()
+
+    def dispatch(self, message: Message, *, is_joined: bool = False, wait_seconds: float | None = None) -> Call:
+        """Send a message through its exchange. Rows: :class:`Dispatched`; none if it was unroutable."""
+        queue, *middle = message[: Message._fields.index("exchange")]
+        rest = message[Message._fields.index("content_type") :]
+        arguments = (message.exchange or "", message.routing_key or queue, *middle, *rest, is_joined)
+        wait_ms = None if wait_seconds is None else max(1, int(wait_seconds * 1000))
+        marks = ", ".join(["%s"] * (len(arguments) + 1))
+        return f"select * from {self.prefix}dispatch({marks})", (*arguments, wait_ms)
+
+    def fetch_mail(self, queues: Sequence[str], want: int) -> Call:
+        """Read up to ``want`` transient messages. Rows: :class:`Mail`, in order."""
+        return f"select * from {self.prefix}fetch_mail(%s::text[], %s) order by message_id", (list(queues), want)
+
+    def attend(
+        self, worker: str, tags: Sequence[str], queues: Sequence[str], kept: Sequence[str], seconds: float
+    ) -> Call:
+        """Say that consumers and transient queues of a process are alive for so many seconds."""
+        return f"select {self.prefix}attend(%s, %s::text[], %s::text[], %s::text[], %s)", (
+            worker,
+            list(tags),
+            list(queues),
+            list(kept),
+            seconds,
+        )
+
+    def depart(self, worker: str, tags: Sequence[str] | None) -> Call:
+        """Say that consumers are gone; ``None``: all of the process, with its exclusive queues."""
+        return f"select {self.prefix}depart(%s, %s::text[])", (worker, None if tags is None else list(tags))
+
+    def sweep_transient(self) -> Call:
+        """Remove what dead processes left behind. Row: how many transient queues went away."""
+        return self._call("sweep_transient")
+
+
+@lru_cache(maxsize=32)
+def routing_for(schema: str) -> Routing:
+    """The calls for that schema."""
+    return Routing(schema)
