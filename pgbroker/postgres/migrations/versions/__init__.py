@@ -1,0 +1,1 @@
+"""Alembic revisions, oldest first; :data:`pgbroker.postgres.revisions.REVISIONS` lists them."""

@@ -1,0 +1,53 @@
+"""The ``.sql`` files of the schema, and how the configured schema's name gets into them.
+
+In a file the prefix ``pgbroker.`` stands for the schema; the quoted name takes its place. A plain replacement will do,
+inside string literals, templates of ``format`` and function bodies too, because
+:class:`~pgbroker.options.Options` takes only names of lower-case letters, digits and ``_``. The quotes are for names
+that are key words, such as ``order``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+_SQL = Path(__file__).parent / "migrations" / "sql"
+
+
+def quote_identifier(name: str) -> str:
+    """The name as an SQL identifier, always in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def render(text: str, schema: str) -> str:
+    """The SQL of a file, with the schema's quoted name for each ``pgbroker.``."""
+    prefix = quote_identifier(schema) + "."
+    return re.sub(r"\bpgbroker\.", lambda _: prefix, text)
+
+
+def tables_sql(name: str, schema: str) -> str:
+    """The rendered file ``sql/tables/<name>.sql``, which belongs to one revision."""
+    return render((_SQL / "tables" / f"{name}.sql").read_text("utf-8"), schema)
+
+
+def function_names() -> list[str]:
+    """Names of our SQL functions, sorted; each is the name of its file."""
+    return [path.stem for path in _function_files()]
+
+
+def functions_sql(schema: str) -> list[str]:
+    """The rendered function files, in the order of their names."""
+    return [render(path.read_text("utf-8"), schema) for path in _function_files()]
+
+
+def functions_digest() -> str:
+    """SHA-256 over all function files, in hex: changes when any function does."""
+    digest = hashlib.sha256()
+    for path in _function_files():
+        digest.update(f"{path.name}\0{path.read_text('utf-8')}\0".encode())
+    return digest.hexdigest()
+
+
+def _function_files() -> list[Path]:
+    return sorted((_SQL / "functions").glob("*.sql"))
