@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,20 +16,14 @@ from urllib.parse import quote
 from pgbroker import libpq as libpq_words
 from pgbroker.errors import OptionError
 from pgbroker.foreign_options import is_foreign
+from pgbroker.option_values import coerce, option, to_text
 from pgbroker.urls import EMBEDDED_SCHEME, check_port, format_query, format_url, parse_url, sanitize
 
 __all__ = ["Options", "sanitize"]
 
-_TRUE = frozenset({"true", "1", "yes", "on"})
-_FALSE = frozenset({"false", "0", "no", "off"})
 _NOT_OPTIONS = frozenset({"libpq", "embedded_dir"})
-#: The words by which libpq finds a database.
-_PLACE = ("host", "hostaddr", "port", "dbname", "service")
-
-
-def _option(default: Any, kind: str, unit: str, meaning: str, **bounds: Any) -> Any:
-    """Describe one option: `kind` is bool, int, float, name, url or choice; bounds are least, most or choices."""
-    return field(default=default, metadata={"kind": kind, "unit": unit, "meaning": meaning, **bounds})
+#: The words besides dbname by which libpq finds a database (the user is the default of dbname); PGHOST ... stand in.
+_PLACE = ("host", "hostaddr", "port", "user", "service")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,12 +41,12 @@ class Options:
     #: Absolute data folder of an embedded server, or `None` for a server that libpq finds.
     embedded_dir: Path | None = None
 
-    schema: str = _option("pgbroker", "name", "name", "Postgres schema that holds everything")
-    auto_migrate: bool = _option(True, "bool", "bool", "create or upgrade the schema on first use")
-    lease_seconds: float = _option(
+    schema: str = option("pgbroker", "name", "name", "Postgres schema that holds everything")
+    auto_migrate: bool = option(True, "bool", "bool", "create or upgrade the schema on first use")
+    lease_seconds: float = option(
         60.0, "float", "s", "how long a claimed job stays claimed without renewal", least=2, most=604800
     )
-    reap_interval: float = _option(
+    reap_interval: float = option(
         None,
         "float",
         "s",
@@ -61,10 +54,10 @@ class Options:
         least=0.1,
         most=604800,
     )
-    max_attempts: int = _option(
+    max_attempts: int = option(
         5, "int", "count", "losses and fail() calls after which a job goes to DEAD", least=1, most=32767
     )
-    max_requeues: int | None = _option(
+    max_requeues: int | None = option(
         None,
         "int",
         "count",
@@ -72,27 +65,27 @@ class Options:
         least=0,
         most=32767,
     )
-    strict_start: bool = _option(False, "bool", "bool", "early ack: commit the start before the body runs")
-    claim_when_free: bool = _option(False, "bool", "bool", "claim only what a free pool slot can start at once")
-    notify: bool = _option(True, "bool", "bool", "LISTEN/NOTIFY wake-ups; false: polling only")
-    listen_url: str | None = _option(
+    strict_start: bool = option(False, "bool", "bool", "early ack: commit the start before the body runs")
+    claim_when_free: bool = option(False, "bool", "bool", "claim only what a free pool slot can start at once")
+    notify: bool = option(True, "bool", "bool", "LISTEN/NOTIFY wake-ups; false: polling only")
+    listen_url: str | None = option(
         None, "url", "broker URL", "direct connection for LISTEN where the main URL is a transaction pooler"
     )
-    poll_interval: float = _option(5.0, "float", "s", "upper bound of the fallback poll", least=0.1, most=3600)
-    queue_order: str = _option(
+    poll_interval: float = option(5.0, "float", "s", "upper bound of the fallback poll", least=0.1, most=3600)
+    queue_order: str = option(
         "fair", "choice", "word", "how a worker with several queues shares its claims", choices=("fair", "strict")
     )
-    priority_order: str = _option(
+    priority_order: str = option(
         "high_first", "choice", "word", "which priority goes first", choices=("high_first", "low_first")
     )
-    dedupe_wait_seconds: float = _option(
+    dedupe_wait_seconds: float = option(
         5.0, "float", "s", "how long a publish waits for an open transaction that holds its key", least=0, most=3600
     )
-    batch_max: int = _option(100_000, "int", "count", "messages one batch() may hold", least=1, most=10_000_000)
+    batch_max: int = option(100_000, "int", "count", "messages one batch() may hold", least=1, most=10_000_000)
 
     def __post_init__(self) -> None:
         for spec in _SPECS.values():
-            object.__setattr__(self, spec.name, _coerce(spec, getattr(self, spec.name)))
+            object.__setattr__(self, spec.name, coerce(spec, getattr(self, spec.name)))
         if self.reap_interval is None:
             object.__setattr__(self, "reap_interval", self.lease_seconds / 2)
         if self.listen_url is not None:
@@ -152,7 +145,7 @@ class Options:
             value = getattr(self, name)
             default = self.lease_seconds / 2 if name == "reap_interval" else spec.default
             if value != default:
-                query.append((name, _to_text(value)))
+                query.append((name, to_text(value)))
         if self.embedded_dir is not None:
             return f"{EMBEDDED_SCHEME}://{quote(str(self.embedded_dir))}{format_query(query)}"
         return format_url(words, query)
@@ -200,11 +193,12 @@ class Options:
         words = dict(self.libpq)
         if self.embedded_dir is not None:
             return (self.embedded_dir, words.get("dbname"))
-        found = {name: words.get(name) or os.environ.get(f"PG{name.upper()}", "") for name in (*_PLACE, "user")}
-        database = os.environ.get("PGDATABASE", "") if not words.get("dbname") else words["dbname"]
+        found = {name: words.get(name) or os.environ.get(f"PG{name.upper()}", "") for name in _PLACE}
+        database = words.get("dbname") or os.environ.get("PGDATABASE") or found["user"]
         hosts = tuple(h if h.startswith(("/", "@")) else h.lower() for h in found["host"].split(","))
         ports = tuple(port or "5432" for port in found["port"].split(","))
-        return (hosts, found["hostaddr"], ports, database or found["user"], found["service"])
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        return (hosts, found["hostaddr"], ports, database, found["service"])
 
     def __repr__(self) -> str:
         return f"<Options {self.safe_url}>"
@@ -227,11 +221,17 @@ def _sort_out(given: Mapping[str, Any], where: str) -> tuple[dict[str, str | Non
         elif name in libpq_words.KEYWORDS:
             words[name] = None if value is None else libpq_words.to_word(name, value)
         elif not is_foreign(name):
-            known = sorted({*_SPECS, *libpq_words.KEYWORDS} - libpq_words.SECRET_WORDS)
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"pgbroker's own are {', '.join(_SPECS)}"
-            raise OptionError(f"unknown option {name!r} in {where}; {hint}")
+            raise OptionError(f"unknown option {name!r} in {where}; {_hint(str(name), where)}")
     return words, own
+
+
+def _hint(name: str, where: str) -> str:
+    near = difflib.get_close_matches(name, sorted({*_SPECS, *libpq_words.KEYWORDS}), n=1, cutoff=0.5)
+    if not near:
+        return f"pgbroker's own are {', '.join(_SPECS)}"
+    if near[0] in libpq_words.SECRET_WORDS:
+        return str(libpq_words.refuse_secret(near[0], where))
+    return f"did you mean {near[0]!r}?"
 
 
 def _finish(words: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -249,52 +249,3 @@ def _finish(words: dict[str, str]) -> tuple[tuple[str, str], ...]:
     else:
         words.pop("port", None)
     return tuple(sorted(words.items()))
-
-
-def _coerce(spec: Field[Any], value: Any) -> Any:
-    """Turn what the user wrote into the option's type and check its bounds."""
-    kind, meta = spec.metadata["kind"], spec.metadata
-    if value is None or (spec.default is None and value in ("", "none", "None")):
-        return spec.default
-    if kind == "bool":
-        text = str(value).lower()
-        if isinstance(value, bool | int | str) and text in _TRUE | _FALSE:
-            return text in _TRUE
-        raise OptionError(f"{spec.name} must be true or false (also 1/0, yes/no, on/off)")
-    if kind in {"int", "float"}:
-        number = _to_number(value, whole=kind == "int")
-        if number is not None and meta["least"] <= number <= meta["most"]:
-            return number
-        what = "a whole number" if kind == "int" else "a number"
-        bounds = f"{meta['least']} to {meta['most']}"
-        raise OptionError(f"{spec.name} must be {what} from {bounds} (unit: {meta['unit']}; {meta['meaning']})")
-    if not isinstance(value, str):
-        raise OptionError(f"{spec.name} must be a text, not a {type(value).__name__}")
-    if kind == "choice" and value not in meta["choices"]:
-        raise OptionError(f"{spec.name} must be one of {', '.join(meta['choices'])}")
-    if kind == "name" and (
-        not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", value) or value.startswith("pg_") or value == "information_schema"
-    ):
-        raise OptionError(
-            f"{spec.name} must be a name of 1 to 63 lower-case letters, digits and _, beginning with a letter or _, "
-            "and not a name of PostgreSQL's own (pg_..., information_schema)"
-        )
-    return value
-
-
-def _to_number(value: object, *, whole: bool) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    if not whole:
-        return number
-    return int(number) if number.is_integer() else None
-
-
-def _to_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else str(value)
