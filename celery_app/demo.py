@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.say(f"Failed: {type(error).__name__}: {error}")
         return 1
     except KeyboardInterrupt:
-        screen.say("Interrupted; the worker has been stopped.")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        screen.say("Interrupted; everything has been stopped.")
         return 130
     return 0
 

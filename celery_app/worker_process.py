@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from celery_app import ROOT
@@ -28,11 +29,13 @@ class WorkerProcess:
 
     def __init__(self, url: str, log: Path, *, concurrency: int = 2) -> None:
         self.log = log
-        with open(log, "w", encoding="utf-8") as output:
+        self._node = f"celery_app-{os.getpid()}@{socket.gethostname()}"
+        log.write_text("")
+        with open(log, "a", encoding="utf-8") as output:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--loglevel=INFO"),
-                    *("--concurrency", str(concurrency), "--hostname", f"celery_app-{os.getpid()}@%h"),
+                    *("--concurrency", str(concurrency), "--hostname", self._node),
                 ],
                 cwd=ROOT,
                 env={**os.environ, "PGBROKER_URL": url, "PYTHONUNBUFFERED": "1"},
@@ -54,7 +57,7 @@ class WorkerProcess:
             WorkerError: it ended, or took too long.
         """
         deadline = time.monotonic() + timeout_seconds
-        while not any(line.endswith(" ready.") for line in self._lines()):
+        while not any(line.endswith(f"{self._node} ready.") for line in self._lines()):
             status = self._process.poll()
             if status is not None:
                 raise self._error(f"the worker ended with status {status} before it was ready")
@@ -71,15 +74,18 @@ class WorkerProcess:
     def stop(self, timeout_seconds: float) -> None:
         """Stop the worker: warm, then cold, and at last by force; nothing is left when this returns.
 
+        One that has ended before it was asked to is left as it is, see ``check_alive``.
+
         Args:
             timeout_seconds: how long each of the first two requests may take.
 
         Raises:
             WorkerError: a warm shutdown did not do, or ended with an error.
         """
+        if self._process.poll() is not None:
+            return
         for request in (signal.SIGTERM, signal.SIGQUIT):
-            if self._process.poll() is None:
-                self._process.send_signal(request)
+            self._process.send_signal(request)
             try:
                 status = self._process.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
@@ -103,7 +109,7 @@ class WorkerProcess:
 
 @contextmanager
 def running_worker(url: str, log: Path, *, start_seconds: float, stop_seconds: float) -> Iterator[WorkerProcess]:
-    """Run a worker for the length of a block.
+    """Run a worker for the length of a block; in the main thread only, since it keeps signals waiting.
 
     Args:
         url: broker and result backend.
@@ -114,14 +120,32 @@ def running_worker(url: str, log: Path, *, start_seconds: float, stop_seconds: f
     Raises:
         WorkerError: it did not become ready, or did not stop as it should.
     """
-    worker = WorkerProcess(url, log)
+    worker: WorkerProcess | None = None
     try:
+        with _signals_held_back():
+            worker = WorkerProcess(url, log)
         worker.wait_until_ready(start_seconds)
         yield worker
-    finally:
-        # Another Ctrl-C must not interrupt the stopping, which is bounded.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+    except BaseException:
+        if worker is not None:
+            with suppress(WorkerError), _signals_held_back():  # what happened first is what matters
+                worker.stop(stop_seconds)
+        raise
+    else:
+        with _signals_held_back():
             worker.stop(stop_seconds)
-        finally:
-            signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait while a process is started or stopped, so that none is lost sight of."""
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(number, lambda number, frame: arrived.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
+    if arrived:
+        raise KeyboardInterrupt
