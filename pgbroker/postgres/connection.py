@@ -27,6 +27,7 @@ import psycopg2.extensions as ext
 
 from pgbroker import errors
 from pgbroker.options import Options
+from pgbroker.postgres import native
 
 #: Longest wait for the answer to one statement, in seconds. Our statements take milliseconds; the wait is
 #: there so that a server that keeps the connection open and says nothing is recognised as lost.
@@ -65,12 +66,14 @@ class Session:
     Args:
         options: Where to connect, and how.
         purpose: One word for ``application_name``, so that ``pg_stat_activity`` says what a backend is for.
+        is_native: The session belongs to a real thread, also where gevent has patched the process.
     """
 
-    def __init__(self, options: Options, purpose: str = "client") -> None:
+    def __init__(self, options: Options, purpose: str = "client", *, is_native: bool = False) -> None:
         self.options = options
         self.purpose = purpose
-        self.lock = threading.RLock()
+        self.lock = native.original("threading", "RLock")() if is_native else threading.RLock()
+        self._poll = native.original("select", "poll") if is_native else select.poll
         self._connection: Any = None
         self._cursor: Any = None
         self._in_flight = False
@@ -110,7 +113,7 @@ class Session:
             deadline = time.monotonic() + float(words.get("connect_timeout", 10) or 10) * hosts
             try:
                 connection = psycopg2.connect(**words, async_=True)
-                _wait(connection, deadline)
+                self._wait(connection, deadline)
             except psycopg2.Error as exc:
                 text = " ".join(str(exc).split())
                 raise errors.DatabaseUnreachable(f"cannot connect to {self.options.safe_url}: {text}") from None
@@ -205,7 +208,7 @@ class Session:
     def receive(self, timeout: float | None = STATEMENT_DEADLINE_SECONDS) -> list[tuple[Any, ...]]:
         """The rows of the statement in flight; waits for them at most ``timeout`` seconds."""
         try:
-            _wait(self._connection, None if timeout is None else time.monotonic() + timeout)
+            self._wait(self._connection, None if timeout is None else time.monotonic() + timeout)
             self._in_flight = False
             rows: list[tuple[Any, ...]] = self._cursor.fetchall() if self._cursor.description else []
         except psycopg2.Error as exc:
@@ -231,7 +234,7 @@ class Session:
                     return True
                 if state == ext.POLL_READ:
                     return False
-                _wait_once(self._connection.fileno(), select.POLLOUT, 1.0)
+                self._wait_once(self._connection.fileno(), select.POLLOUT, 1.0)
         except psycopg2.Error as exc:
             raise self._failed(exc) from None
 
@@ -243,30 +246,30 @@ class Session:
         del self._connection.notifies[:]
         return channels
 
+    def _wait_once(self, fd: int, event: int, timeout: float) -> bool:
+        poller = self._poll()
+        poller.register(fd, event)
+        return bool(poller.poll(max(0.0, timeout) * 1000))
+
+    def _wait(self, connection: Any, deadline: float | None) -> None:
+        """Drive libpq until it is idle. Raises ``TimeoutError`` at the deadline (``time.monotonic`` seconds)."""
+        while True:
+            state = connection.poll()
+            if state == ext.POLL_OK:
+                return
+            left = 3600.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._wait_once(
+                connection.fileno(), select.POLLIN if state == ext.POLL_READ else select.POLLOUT, min(left, 3600.0)
+            )
+
     def _failed(self, exc: psycopg2.Error) -> errors.PgBrokerError:
         self._in_flight = False
         mapped = map_error(exc, is_closed=bool(self._connection.closed))
         if isinstance(mapped, errors.ConnectionLost):
             self.close()
         return mapped
-
-
-def _wait_once(fd: int, event: int, timeout: float) -> bool:
-    poller = select.poll()
-    poller.register(fd, event)
-    return bool(poller.poll(max(0, timeout) * 1000))
-
-
-def _wait(connection: Any, deadline: float | None) -> None:
-    """Drive libpq until it is idle. Raises ``TimeoutError`` at the deadline (``time.monotonic`` seconds)."""
-    while True:
-        state = connection.poll()
-        if state == ext.POLL_OK:
-            return
-        left = 3600.0 if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        _wait_once(connection.fileno(), select.POLLIN if state == ext.POLL_READ else select.POLLOUT, min(left, 3600.0))
 
 
 def _after_fork_in_child() -> None:
