@@ -1,12 +1,13 @@
 """The folder of an embedded server: who uses it, whether its server lives, how that server is stopped.
 
-Three lock files answer all of this. They are ``flock`` locks, which the kernel drops when the last
+Four lock files answer all of this. They are ``flock`` locks, which the kernel drops when the last
 holder is gone, whatever killed it; so there are no process ids that could be stale or recycled.
 
 * ``folder.lock``: held for moments by whoever changes something (start, stop, join, leave).
 * ``users.lock``: shared; each process that uses the server holds it for as long as it lives.
 * ``server.lock``: held by the server itself, which inherits the descriptor from its starter, and by
   each of its backends. Free means: no process of the server is left.
+* ``watchdog.lock``: held by the watchdog.
 
 Run as a script, this file is the watchdog: it stops the server once nobody has used it for the grace
 time, which matters only where the last user could not do so itself (``kill -9``, ``os._exit``), and it
@@ -72,6 +73,19 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def _is_held(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        is_held = not try_lock(fd, fcntl.LOCK_SH)  # Shared, so that those who ask do not see each other.
+        fcntl.flock(fd, fcntl.LOCK_UN)  # A child forked just now may keep the descriptor, but not a lock.
+        return is_held
+    finally:
+        os.close(fd)
+
+
 class Postmaster(NamedTuple):
     """What ``postmaster.pid`` says of a living server (PostgreSQL docs, "Database File Layout")."""
 
@@ -90,6 +104,7 @@ class ServerFolder:
         self.log = path / "server.log"
         self.users_lock = path / "users.lock"
         self.server_lock = path / "server.lock"
+        self.watchdog_lock = path / "watchdog.lock"
 
     @contextlib.contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
@@ -117,14 +132,11 @@ class ServerFolder:
 
     def is_server_left(self) -> bool:
         """Tell whether any process of the server lives, be it only a backend that outlived a crash."""
-        try:
-            fd = os.open(self.server_lock, os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            return not try_lock(fd, fcntl.LOCK_SH)
-        finally:
-            os.close(fd)
+        return _is_held(self.server_lock)
+
+    def is_watched(self) -> bool:
+        """Tell whether the watchdog runs."""
+        return _is_held(self.watchdog_lock)
 
     def postmaster(self) -> Postmaster | None:
         """Return the living server, ready or not, or ``None``. Costs no more than a few system calls."""
@@ -138,20 +150,26 @@ class ServerFolder:
         lines += [""] * (8 - len(lines))
         return Postmaster(int(lines[0]), lines[4], lines[3], lines[7].strip() == "ready")
 
+    def ready(self) -> Postmaster | None:
+        """Return the server if it lives and takes connections."""
+        server = self.postmaster()
+        return server if server is not None and server.is_ready else None
+
     def stop(self) -> None:
         """Stop the server and wait for its end; call it with the folder locked.
 
         Raises:
             TimeoutError: the server is still there after 20 seconds.
         """
+        socket_folder = ""
         for signal_number, seconds in ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)):  # "fast", "immediate"
             server = self.postmaster()
             if server is not None:
+                socket_folder = server.socket_folder
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(server.pid, signal_number)
             if wait_for(lambda: not self.is_server_left(), seconds):
-                if server is not None:
-                    self.remove_socket_folder(server.socket_folder)
+                self.remove_socket_folder(socket_folder)
                 return
         raise TimeoutError(f"the embedded server in {self.path} does not stop; see {self.log}")
 
@@ -165,39 +183,33 @@ class ServerFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def watch(folder: ServerFolder, pid: int, grace_seconds: float) -> None:
-    """Stop the server ``pid`` when nobody has used it for the grace time; return when it has ended."""
+def watch(folder: ServerFolder, grace_seconds: float) -> None:
+    """Stop the server when nobody has used it for the grace time; return when no server is left."""
     idle_since: float | None = None
-    while True:
-        time.sleep(min(WATCH_INTERVAL_SECONDS, grace_seconds))
-        server = folder.postmaster()
-        if server is None or server.pid != pid:
-            if not folder.data.exists():  # Removed under its server, which would take a minute to notice.
-                _end_orphan(folder, pid)
+    with opened(folder.watchdog_lock) as lock:
+        if not try_lock(lock, fcntl.LOCK_EX):
             return
-        with contextlib.suppress(TimeoutError), folder.locked(0):
-            if folder.is_used():
-                idle_since = None
-            elif idle_since is None:
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since >= grace_seconds:
-                folder.stop()
-                return
-
-
-def _end_orphan(folder: ServerFolder, pid: int) -> None:
-    with contextlib.suppress(OSError):
-        if os.readlink(f"/proc/{pid}/cwd") == f"{folder.data} (deleted)":
-            os.kill(pid, signal.SIGQUIT)
+        while True:
+            time.sleep(min(WATCH_INTERVAL_SECONDS, grace_seconds))
+            with contextlib.suppress(TimeoutError), folder.locked(0):
+                if not folder.is_server_left():
+                    fcntl.flock(lock, fcntl.LOCK_UN)  # With the folder locked, so that no starter relies on us.
+                    return
+                if folder.is_used():
+                    idle_since = None
+                elif idle_since is None:
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since >= grace_seconds:
+                    folder.stop()
 
 
 def _main() -> None:
-    folder, pid, grace_seconds = sys.argv[1:]
+    folder, grace_seconds = sys.argv[1:]
     if os.fork():  # The starter waits for this process, and must not have to wait for the watchdog.
         os._exit(0)
     os.setsid()
-    with contextlib.suppress(OSError):  # The folder was removed, for instance: nothing is left to watch.
-        watch(ServerFolder(Path(folder)), int(pid), float(grace_seconds))
+    with contextlib.suppress(FileNotFoundError):  # The folder was removed. The server notices by itself, in a minute.
+        watch(ServerFolder(Path(folder)), float(grace_seconds))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,6 @@ def create_cluster(folder: ServerFolder, programs: Path, postgres_version: int, 
     new.mkdir(mode=0o700)
     if user is not None:
         os.chown(new, user.uid, user.gid)
-    (folder.path / ".gitignore").write_text("*\n")
     command: list[str | Path] = [
         programs / "initdb",
         "-D",
