@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
@@ -12,7 +14,6 @@ from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.connection import Session, map_error
 from pgbroker.postgres.revisions import HEAD, REVISIONS, VERSION_TABLE
-from pgbroker.postgres.rights import runtime_grants
 from pgbroker.postgres.sql_files import quote_identifier
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ def ensure_schema(session: Session) -> None:
     options = session.options
     if options in _fitting:
         return
-    found = _read_revision(session)
+    found = read_revision(session)
     if found != HEAD:
-        refusal = _refusal(session, found)
-        if refusal is not None:
-            if isinstance(refusal, errors.SchemaTooNew) or not options.auto_migrate:
-                raise refusal
+        reason = refusal(session, found)
+        if reason is not None:
+            if isinstance(reason, errors.SchemaTooNew) or not options.auto_migrate:
+                raise reason
             upgrade(options)
     _fitting.add(options)
 
@@ -126,13 +127,18 @@ def upgrade_script(options: Options, *, from_revision: str | None = None) -> str
     return output.getvalue()
 
 
-def _read_revision(session: Session) -> str | None:
+def read_revision(session: Session) -> str | None:
+    """The revision of the schema in the database, or None if there is no schema of ours.
+
+    Raises:
+        PermissionDenied: The role may not look.
+    """
     schema = session.options.schema
     try:
         rows = session.query(f"select version_num from {quote_identifier(schema)}.{VERSION_TABLE}")
     except errors.PermissionDenied as exc:
         raise errors.PermissionDenied(
-            f'{exc}; let the owner of schema "{schema}" run: {runtime_grants(schema, _role(session))}',
+            f"{exc}; `celery -A APP pgbroker check` prints the grants that this role needs",
             sqlstate=exc.sqlstate,
         ) from None
     except errors.DatabaseError as exc:
@@ -142,11 +148,7 @@ def _read_revision(session: Session) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def _role(session: Session) -> str:
-    return str(session.query("select current_user")[0][0])
-
-
-def _refusal(session: Session, found: str | None) -> errors.SchemaError | None:
+def refusal(session: Session, found: str | None) -> errors.SchemaError | None:
     """Why this version cannot work with a schema at the revision found, or None if it can."""
     schema = session.options.schema
     if found is None:
@@ -184,7 +186,8 @@ def _connect(options: Options) -> Any:
         from pgbroker.postgres import embedded
 
         words.update(embedded.ensure_running(options.embedded_dir))
-    words["application_name"] = "pgbroker migrate"
+    if words.get("application_name") == "pgbroker":
+        words["application_name"] = "pgbroker migrate"
     try:
         return psycopg2.connect(**words)
     except psycopg2.Error as exc:
@@ -215,8 +218,6 @@ def _stored_revision(connection: Connection, schema: str) -> str | None:
 
 
 def _config(options: Options, output: io.StringIO | None = None) -> Config:
-    from pathlib import Path
-
     from alembic.config import Config
 
     config = Config(output_buffer=output)
@@ -249,3 +250,11 @@ def _explain(error: errors.PgBrokerError, options: Options) -> errors.PgBrokerEr
             sqlstate=error.sqlstate,
         )
     return error
+
+
+def _after_fork_in_child() -> None:
+    global _alembic_lock
+    _alembic_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
