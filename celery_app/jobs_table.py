@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, column, create_engine, func, select, table
@@ -22,7 +21,7 @@ class JobsTable:
         options = Options.from_url(url)
         parameters: dict[str, Any] = dict(options.libpq)
         if options.embedded_dir is not None:
-            parameters = dict(embedded.ensure_running(Path(options.embedded_dir)))
+            parameters |= embedded.ensure_running(options.embedded_dir)
         self._engine: Engine = create_engine("postgresql+psycopg2://", connect_args=parameters, poolclass=NullPool)
         names = (
             *("job_id", "task_name", "status", "priority", "attempts", "dedupe_key"),

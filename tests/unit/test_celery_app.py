@@ -130,7 +130,9 @@ class TestParse:
         assert structure.anchors == {"top1", "here"}
         assert structure.links == [{"target": "b.md", "line": 2}, {"target": "p.png", "line": 5}]
 
-    @pytest.mark.parametrize("text", ["", "<![x", "[" * 5000, "> " * 5000, "<a " * 2000, "---\n", "#\n# #", "[a]: <\n"])
+    @pytest.mark.parametrize(
+        "text", ["", "<![x", "<div><![x]>", "[" * 5000, "> " * 5000, "<a " * 2000, "---\n", "#\n# #", "[a]: <\n"]
+    )
     def test_no_text_is_invalid(self, text: str) -> None:
         assert parse(text).links == []
 
