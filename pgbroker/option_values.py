@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import Field, field
 from typing import Any
 
@@ -61,11 +60,14 @@ def coerce(spec: Field[Any], value: Any) -> Any:
     if kind == "choice" and value not in meta["choices"]:
         raise OptionError(f"{spec.name} must be one of {', '.join(meta['choices'])}")
     if kind == "name" and (
-        not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", value) or value.startswith("pg_") or value == "information_schema"
+        not 1 <= len(value.encode("utf-8", "replace")) <= 63
+        or not value.isprintable()
+        or value.startswith("pg_")
+        or value == "information_schema"
     ):
         raise OptionError(
-            f"{spec.name} must be a name of 1 to 63 lower-case letters, digits and _, beginning with a letter or _, "
-            "and not a name of PostgreSQL's own (pg_..., information_schema)"
+            f"{spec.name} must be a name of 1 to 63 bytes without control characters, "
+            "and not one of PostgreSQL's own (pg_..., information_schema)"
         )
     return value
 
