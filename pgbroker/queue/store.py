@@ -107,6 +107,13 @@ class Report:
         self.done_claims.append(claim)
         self.done_states.append(state)
 
+    def extend(self, later: Report) -> None:
+        """Append what was gathered after this report."""
+        for claim, job_id, early in zip(later.started_claims, later.started_ids, later.started_early, strict=True):
+            self.started(job_id, claim, early=early)
+        for claim, job_id, state in zip(later.done_claims, later.done_ids, later.done_states, strict=True):
+            self.done(job_id, claim, state)
+
     def arguments(self) -> tuple[list[Any], ...]:
         """The six arrays that ``settle()`` takes."""
         return (
@@ -200,8 +207,12 @@ class Store:
         return f"select reaped_job_id, new_status from {self.prefix}reap(%s)", (limit,)
 
     def doze(self, queues: Sequence[str], channel: str, seconds: float) -> Call:
-        """Register as a sleeper. Row: seconds until the next job is due, or ``None``."""
-        return f"select {self.prefix}doze(%s::text[], %s, %s)", (list(queues), channel, seconds)
+        """Register as a sleeper and look. Row: seconds until the next job is due or ``None``, is one ready, is there mail."""
+        return f"select due_seconds, is_ready, has_mail from {self.prefix}doze(%s::text[], %s, %s)", (
+            list(queues),
+            channel,
+            seconds,
+        )
 
     def wake(self, queue: str) -> Call:
         """Hand a wake-up on to another sleeper of the queue."""

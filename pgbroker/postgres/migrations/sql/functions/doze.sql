@@ -1,12 +1,15 @@
--- Register a worker that found nothing, so that the next publish wakes it. Whoever dozes must claim once more
--- afterwards: what was committed in between woke nobody.
+-- Register a worker that found nothing, so that the next publish wakes it, and look once more.
 --   p_queues   the queues it serves
 --   p_channel  the NOTIFY channel it listens to
 --   p_seconds  how long the registration holds; a worker that is still idle then registers again
--- Returns: seconds until the next job of these queues becomes due, if that is within p_seconds, else null.
+-- Returns: due_seconds, the time until the next job of these queues becomes due, if that is within p_seconds, else null;
+--   is_ready and has_mail, whether there is a ready job or a transient message now.
+-- What another session commits between this look and this commit woke nobody: look again a moment later (the second
+-- call meets a registration that is already visible, so nothing can slip through any more).
 -- Index: jobs_live_ready, one probe for each queue and lane.
-create or replace function pgbroker.doze(p_queues text[], p_channel text, p_seconds double precision)
-returns double precision
+create or replace function pgbroker.doze(
+    p_queues text[], p_channel text, p_seconds double precision,
+    out due_seconds double precision, out is_ready boolean, out has_mail boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     v_now timestamptz := clock_timestamp();
@@ -17,20 +20,26 @@ declare
     v_lane smallint;
 begin
     perform set_config('synchronous_commit', 'off', true);
+    is_ready := false;
     foreach v_queue in array p_queues loop
         insert into pgbroker.sleepers (queue, channel, until) values (v_queue, p_channel, v_until)
         on conflict (channel, queue) do update
             set until = excluded.until, sleeper_id = nextval('pgbroker.sleeper_id_seq');
+        continue when exists (select from pgbroker.queues where name = v_queue and paused_at is not null);
         for v_lane in reverse 9..0 loop
+            is_ready := is_ready or exists (
+                select from pgbroker.jobs_live j
+                where j.queue = v_queue and j.priority = v_lane and j.status = 'PENDING' and j.run_after <= v_now
+                    and (j.expires_at is null or j.expires_at > v_now)
+                order by j.run_after limit 1);
             select j.run_after into v_due from pgbroker.jobs_live j
             where j.queue = v_queue and j.priority = v_lane and j.status = 'PENDING'
                 and j.run_after > v_now and j.run_after <= v_until
             order by j.run_after limit 1;
-            if v_due < coalesce(v_next, 'infinity') then
-                v_next := v_due;
-            end if;
+            v_next := least(v_next, v_due);
         end loop;
     end loop;
-    return extract(epoch from v_next - v_now);
+    due_seconds := extract(epoch from v_next - v_now);
+    has_mail := exists (select from pgbroker.mailbox m where m.queue = any (p_queues));
 end
 $$;

@@ -1,7 +1,8 @@
 -- What a worker has to say about claims that it holds. Each array pair names claims; a claim that was lost matches
 -- nothing, so nothing happens to a job that somebody else holds by now.
 --   p_started, p_started_early   claims whose task has begun, and whether it was acknowledged before
---   p_done, p_done_states        claims whose task ended well, was ignored or handed on, and Celery's state of it
+--   p_done, p_done_states        claims whose task ended well, was ignored or handed on, and Celery's state of it; REVOKED
+--                                ends as CANCELLED, everything else as DONE
 -- Returns: how many of the done ones were still held.
 -- Locks: the named rows, by claim through the primary key. Indexes: primary key.
 create or replace function pgbroker.settle(
@@ -29,7 +30,9 @@ begin
                 status, priority, attempts, max_attempts, queue, task_id, task_name, worker, dedupe_key, last_error,
                 result_state)
             select pgbroker.history_slot(v_now), g.job_id, g.enqueued_at, g.run_after, g.claimed_at,
-                coalesce(g.started_at, g.claimed_at), v_now, 'DONE', g.priority, g.attempts, g.max_attempts, g.queue,
+                coalesce(g.started_at, g.claimed_at), v_now,
+                case when p_done_states[array_position(p_done, g.claim)] = 'REVOKED' then 'CANCELLED'
+                    else 'DONE' end::pgbroker.job_status, g.priority, g.attempts, g.max_attempts, g.queue,
                 g.task_id, g.task_name, g.worker, g.dedupe_key, g.last_error,
                 p_done_states[array_position(p_done, g.claim)]
             from gone g;

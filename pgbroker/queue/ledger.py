@@ -1,0 +1,197 @@
+"""What this process holds: every claimed job from delivery to settlement, and what is still to be said about it.
+
+Acks and outcomes arrive from many places: the event loop, pool threads, greenlets, the result handler during a
+shutdown. They are written down here and return at once; whoever talks to the server next (the consumer's pump, or
+the lease thread if the pump has stopped) takes the lot. A word about a claim that the ledger does not know, because
+it was settled or given back, changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pgbroker.postgres import native
+from pgbroker.queue.store import Call, Report, Store
+
+
+class Tag(NamedTuple):
+    """A delivery tag: good on any connection, since the claim fences it. ``job_id`` is 0 for a transient message."""
+
+    job_id: int
+    claim: int
+
+
+@dataclasses.dataclass(slots=True)
+class Holding:
+    """One held job. ``is_followed``: its task's outcome will be reported, so an ack does not end it."""
+
+    tag: Tag
+    consumer_tag: str
+    is_followed: bool = False
+    is_started: bool = False
+    retired_at: float | None = None
+
+
+class Ledger:
+    """The claims of one process. All methods may be called from any thread or greenlet.
+
+    Attributes:
+        worker: Names this process start in ``jobs.worker``; never used by another.
+        on_news: Called (from any thread) when there is something to say; must only signal.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.worker = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self.on_news: Callable[[], None] | None = None
+        self._lock = native.new_lock()
+        self._held: dict[int, Holding] = {}
+        self._report = Report()
+        self._calls: list[Call] = []
+        self._news_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # -- from delivery to settlement ----------------------------------------------------------------
+
+    def deliver(self, tag: Tag, consumer_tag: str) -> None:
+        """A claimed job is about to be handed to its consumer."""
+        self._held[tag.claim] = Holding(tag, consumer_tag)
+
+    def follow(self, tag: Tag) -> bool:
+        """The outcome of this job's task will be reported by :meth:`end`, so an ack alone does not end it."""
+        holding = self._held.get(tag.claim)
+        if holding is None:
+            return False
+        holding.is_followed = True
+        return True
+
+    def start(self, tag: Tag, *, early: bool) -> None:
+        """The task of this job has begun; ``early``: it was acknowledged before it ran."""
+        with self._lock:
+            holding = self._held.get(tag.claim)
+            if holding is None or holding.is_started:
+                return
+            holding.is_started = True
+            self._report.started(tag.job_id, tag.claim, early=early)
+        self._news()
+
+    def ack(self, tag: Tag) -> None:
+        """The consumer is done with the message; ends the job unless its task is followed."""
+        holding = self._held.get(tag.claim)
+        if holding is not None and not holding.is_followed:
+            self.end(tag, None)
+
+    def end(self, tag: Tag, state: str | None) -> None:
+        """The job is over: DONE, or CANCELLED for ``REVOKED``. ``state`` is Celery's state of the task."""
+        with self._lock:
+            if self._held.pop(tag.claim, None) is None:
+                return
+            self._report.done(tag.job_id, tag.claim, state)
+        self._news()
+
+    def bury(self, tag: Tag, reason: str) -> None:
+        """The job failed for good: it becomes a dead letter, with the reason."""
+        self._say(tag, self.store.bury([tag.job_id], [tag.claim], [reason]))
+
+    def put_back(self, tag: Tag, *, reason: str | None, max_requeues: int | None) -> None:
+        """The job shall run again, though it may have started."""
+        call = self.store.put_back(tag.job_id, tag.claim, reason=reason, max_requeues=max_requeues)
+        self._say(tag, call)
+
+    def _say(self, tag: Tag, call: Call) -> None:
+        with self._lock:
+            if self._held.pop(tag.claim, None) is None:
+                return
+            self._calls.append(call)
+        self._news()
+
+    # -- giving back --------------------------------------------------------------------------------
+
+    def retire(self, consumer_tags: set[str] | None = None) -> None:
+        """What these consumers (all, if none are named) got and did not start will not be started any more.
+
+        A task may be on its way into a pool process at this very moment, so nothing is given back at once:
+        see :meth:`give_back`.
+        """
+        now = time.monotonic()
+        with self._lock:
+            for holding in self._held.values():
+                if not holding.is_started and (consumer_tags is None or holding.consumer_tag in consumer_tags):
+                    holding.retired_at = holding.retired_at or now
+
+    def give_back(self, grace_seconds: float) -> None:
+        """Release what was retired so long ago and has still not started: old place, attempt returned."""
+        limit = time.monotonic() - grace_seconds
+        with self._lock:
+            idle = [
+                h.tag
+                for h in self._held.values()
+                if h.retired_at is not None and h.retired_at <= limit and not h.is_started
+            ]
+            if not idle:
+                return
+            for tag in idle:
+                del self._held[tag.claim]
+            self._calls.append(self.store.release([t.job_id for t in idle], [t.claim for t in idle]))
+        self._news()
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether :meth:`give_back` may have something to do."""
+        with self._lock:
+            return any(h.retired_at is not None and not h.is_started for h in self._held.values())
+
+    # -- what is to be said -------------------------------------------------------------------------
+
+    @property
+    def news_age(self) -> float | None:
+        """Seconds since the oldest thing that is still to be said; ``None``: nothing is."""
+        at = self._news_at
+        return None if at is None else time.monotonic() - at
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is something to say that does not fit into a report."""
+        return bool(self._calls)
+
+    def take_report(self) -> Report:
+        """Starts and ends to be settled; the caller must :meth:`return_report` what it could not send."""
+        with self._lock:
+            report, self._report = self._report, Report()
+            if not self._calls:
+                self._news_at = None
+            return report
+
+    def return_report(self, report: Report) -> None:
+        """Put back a report whose statement failed; settling twice is harmless, a settled claim matches nothing."""
+        with self._lock:
+            report.extend(self._report)
+            self._report = report
+            self._news_at = self._news_at or time.monotonic()
+
+    def take_call(self) -> Call | None:
+        """The next statement that is no report, or ``None``; after a failure the caller must :meth:`return_call` it."""
+        with self._lock:
+            call = self._calls.pop(0) if self._calls else None
+            if not self._calls and not self._report:
+                self._news_at = None
+            return call
+
+    def return_call(self, call: Call) -> None:
+        """Put back a statement that failed for want of a connection; the claim fences a second try."""
+        with self._lock:
+            self._calls.insert(0, call)
+            self._news_at = self._news_at or time.monotonic()
+
+    def _news(self) -> None:
+        if self._news_at is None:
+            self._news_at = time.monotonic()
+        if self.on_news is not None:
+            self.on_news()
