@@ -207,7 +207,7 @@ class Store:
         return f"select reaped_job_id, new_status from {self.prefix}reap(%s)", (limit,)
 
     def doze(self, queues: Sequence[str], channel: str, seconds: float) -> Call:
-        """Register as a sleeper and look. Row: seconds until the next job is due or ``None``, is one ready, is there mail."""
+        """Register as a sleeper and look. Row: seconds until the next job is due or ``None``; is one ready; is mail."""
         return f"select due_seconds, is_ready, has_mail from {self.prefix}doze(%s::text[], %s, %s)", (
             list(queues),
             channel,

@@ -1,0 +1,175 @@
+"""The thread that keeps a process's claims alive, with a connection of its own.
+
+It renews every lease before half of it is gone and goes on while a task hogs the CPU or the main thread waits for
+the pool to drain; it takes back what dead workers held; it says what the consumer's pump can no longer say (late
+acks during a shutdown); and it keeps the process's consumers and transient queues on the books.
+
+With nothing held it renews nothing. It opens its connection when it first has something to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import Any
+
+from pgbroker import errors
+from pgbroker.options import Options
+from pgbroker.postgres import migrate, native
+from pgbroker.postgres.connection import Session
+from pgbroker.queue.ledger import Ledger
+from pgbroker.queue.routing import Routing, routing_for
+from pgbroker.queue.store import Call, Store, store_for
+
+logger = logging.getLogger(__name__)
+
+#: The pump normally speaks within milliseconds; what is older than this is said by the lease thread.
+STALE_NEWS_SECONDS = 0.25
+
+#: After a consumer is cancelled, a task may still be on its way into a pool process for so long.
+GIVE_BACK_GRACE_SECONDS = 1.0
+
+#: Longest pause between two attempts to reach the server.
+MAX_RETRY_SECONDS = 5.0
+
+
+class LeaseKeeper:
+    """Keeps the leases of one :class:`Ledger`.
+
+    Args:
+        options: The broker.
+        ledger: What the process holds.
+    """
+
+    def __init__(self, options: Options, ledger: Ledger) -> None:
+        self.options = options
+        self.ledger = ledger
+        self.store: Store = store_for(options.schema)
+        self.routing: Routing = routing_for(options.schema)
+        #: Consumer tag -> queue, of this process; kept on the books with ``attend()``.
+        self.consumers: dict[str, str] = {}
+        #: Transient queues of this process, kept alive without a consumer.
+        self.kept_queues: set[str] = set()
+        self._session = Session(options, "lease", is_native=True)
+        self._wake = native.new_lock()
+        self._wake.acquire()
+        self._is_running = False
+        self._renew_at = self._attend_at = self._reap_at = 0.0
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        if self._is_running:
+            return
+        self._is_running = True
+        now = time.monotonic()
+        self._renew_at = now + self._renew_interval
+        self._attend_at = now + self._attend_interval
+        self._reap_at = now + self.options.reap_interval * random.uniform(0.5, 1.0)
+        native.start_thread(self._run)
+
+    def stop(self) -> None:
+        """Let the thread end and close its connection."""
+        self._is_running = False
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Let the thread look around now."""
+        try:
+            self._wake.release()
+        except RuntimeError:
+            pass  # it is awake already
+
+    @property
+    def attend_seconds(self) -> float:
+        """How long a consumer counts as alive without a sign of life."""
+        return max(self.options.lease_seconds, 10.0)
+
+    @property
+    def _renew_interval(self) -> float:
+        return self.options.lease_seconds / 3
+
+    @property
+    def _attend_interval(self) -> float:
+        return self.attend_seconds / 3
+
+    def _run(self) -> None:
+        retry_seconds = 0.0
+        while self._is_running:
+            self._wake.acquire(True, max(0.02, retry_seconds or self._pause()))
+            try:
+                self._look_around()
+                retry_seconds = 0.0
+            except errors.PgBrokerError as exc:
+                self._session.close()
+                if not retry_seconds:
+                    logger.warning("the lease thread lost its connection, trying again: %s", exc)
+                retry_seconds = min(MAX_RETRY_SECONDS, max(0.1, retry_seconds * 2)) * random.uniform(0.7, 1.0)
+            except Exception:  # a lease thread that dies silently would let every lease run out
+                logger.exception("error in the lease thread, which goes on")
+                retry_seconds = MAX_RETRY_SECONDS
+        self._session.close()
+
+    def _pause(self) -> float:
+        """Seconds until something is due."""
+        due = [self._reap_at, self._attend_at]
+        if len(self.ledger):
+            due.append(self._renew_at)
+        pause = min(due) - time.monotonic()
+        if self.ledger.news_age is not None:
+            pause = min(pause, STALE_NEWS_SECONDS)
+        if self.ledger.has_retired:
+            pause = min(pause, GIVE_BACK_GRACE_SECONDS / 4)
+        # news that comes up meanwhile is said by the pump; this bounds the wait where the pump has stopped
+        return min(pause, 1.0 if len(self.ledger) else pause)
+
+    def _look_around(self) -> None:
+        now = time.monotonic()
+        self.ledger.give_back(GIVE_BACK_GRACE_SECONDS)
+        age = self.ledger.news_age
+        if age is not None and age >= STALE_NEWS_SECONDS:
+            self.say_everything(self._session)
+        if now >= self._renew_at:
+            if len(self.ledger):
+                self._query(self.store.renew(self.ledger.worker, self.options.lease_seconds))
+            self._renew_at = time.monotonic() + self._renew_interval
+        if now >= self._attend_at:
+            if self.consumers or self.kept_queues:
+                self._query(self.attend_call())
+            self._attend_at = time.monotonic() + self._attend_interval
+        if now >= self._reap_at:
+            self._reap()
+            self._reap_at = time.monotonic() + self.options.reap_interval
+
+    def attend_call(self) -> Call:
+        """The statement that says which consumers and queues of this process are alive."""
+        consumers = dict(self.consumers)
+        return self.routing.attend(
+            self.ledger.worker, list(consumers), list(consumers.values()), list(self.kept_queues), self.attend_seconds
+        )
+
+    def _reap(self) -> None:
+        for job_id, status in self._query(self.store.reap()):
+            logger.warning("took back job %s whose worker let its lease run out: now %s", job_id, status)
+        self._query(self.routing.sweep_transient())
+
+    def say_everything(self, session: Session) -> None:
+        """Settle all that the ledger has to say, and wait for it."""
+        report = self.ledger.take_report()
+        if report:
+            try:
+                session.query(*self.store.settle(report))
+            except errors.DatabaseUnreachable:
+                self.ledger.return_report(report)
+                raise
+        while (call := self.ledger.take_call()) is not None:
+            try:
+                session.query(*call)
+            except errors.DatabaseUnreachable:
+                self.ledger.return_call(call)
+                raise
+
+    def _query(self, call: Call) -> list[tuple[Any, ...]]:
+        self._session.connect()
+        migrate.ensure_schema(self._session)
+        return self._session.query(*call)

@@ -1,0 +1,156 @@
+"""Between kombu's message and the row: what is stored in which column, and how it is read again.
+
+Bodies are stored as they are, any bytes; headers and properties are JSON texts beside them. What the queue itself
+needs (ETA, expiry, priority, dedupe key) is read out of headers and properties once, at publish.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from kombu.transport.base import Message as KombuMessage
+from kombu.utils.json import dumps, loads
+
+from pgbroker.queue.ledger import Tag
+from pgbroker.queue.routing import Mail
+from pgbroker.queue.store import Claimed, Message
+
+#: Where the body is text, kombu names its encoding; anything else is bytes already.
+_TEXT = "utf-8"
+
+_HIGHEST_PRIORITY = 9
+
+
+class Envelope:
+    """A message that kombu has prepared and not yet published."""
+
+    __slots__ = ("body", "content_encoding", "content_type", "headers", "priority", "properties")
+
+    def __init__(
+        self,
+        body: bytes | str,
+        priority: int | None,
+        content_type: str | None,
+        content_encoding: str | None,
+        headers: dict[str, Any] | None,
+        properties: dict[str, Any] | None,
+    ) -> None:
+        if isinstance(body, str):
+            body = body.encode(_text_encoding(content_encoding), "surrogatepass")
+        self.body = bytes(body)
+        self.priority = clamp_priority(priority)
+        self.content_type = content_type
+        self.content_encoding = content_encoding
+        self.headers = headers or {}
+        self.properties = {key: value for key, value in (properties or {}).items() if value is not None}
+
+    def address(self, queue: str, exchange: str | None, routing_key: str | None, max_attempts: int) -> Message:
+        """The row to be published into ``queue``.
+
+        Raises:
+            ValueError: ``eta``, ``expires`` or ``expiration`` cannot be read.
+        """
+        headers, properties = self.headers, self.properties
+        expires = headers.get("expires")
+        ttl_ms = properties.get("expiration")
+        return Message(
+            queue=queue,
+            task_id=_text(headers.get("id") or properties.get("correlation_id")),
+            task_name=_text(headers.get("task")),
+            priority=self.priority,
+            run_after=_point_in_time(headers.get("eta"), "eta"),
+            expires_at=_point_in_time(expires, "expires"),
+            ttl_seconds=float(ttl_ms) / 1000 if ttl_ms not in (None, "") and expires is None else None,
+            dedupe_key=_text(properties.get("dedupe_key")),
+            max_attempts=max_attempts,
+            exchange=exchange or None,
+            routing_key=routing_key if exchange else None,
+            content_type=self.content_type,
+            content_encoding=self.content_encoding,
+            headers=dumps(headers) if headers else None,
+            properties=dumps({**properties, "priority": self.priority}),
+            body=self.body,
+        )
+
+
+def clamp_priority(priority: int | None) -> int:
+    """The lane of a priority: 0 to 9, what lies outside is moved to the nearer end."""
+    return min(max(int(priority or 0), 0), _HIGHEST_PRIORITY)
+
+
+def _text_encoding(content_encoding: str | None) -> str:
+    return _TEXT if not content_encoding or content_encoding == "binary" else content_encoding
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value).replace("\x00", "\ufffd")
+
+
+def _point_in_time(value: Any, name: str) -> dt.datetime | None:
+    """A time from a header: ISO 8601 text or datetime; a naive one means UTC, as in Celery's protocol."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"cannot read the message header {name}={value!r}: expected an ISO 8601 time") from None
+    if not isinstance(value, dt.datetime):
+        raise ValueError(f"cannot read the message header {name}={value!r}: expected an ISO 8601 time")
+    return value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
+
+
+class DeliveredMessage(KombuMessage):
+    """A message as a consumer gets it. ``delivery_tag`` is a :class:`~pgbroker.queue.ledger.Tag`."""
+
+
+def open_claimed(claimed: Claimed, channel: Any, consumer_tag: str | None) -> DeliveredMessage:
+    """The kombu message of a claimed job.
+
+    An ``eta`` header has been kept by the queue: it is taken out (and kept as ``held_eta``), since Celery would
+    park the task again by the worker's own clock.
+    """
+    headers = loads(claimed.headers) if claimed.headers else {}
+    if headers.get("eta") is not None:
+        headers["held_eta"] = headers["eta"]
+        headers["eta"] = None
+    delivery_info = {
+        "exchange": claimed.exchange or "",
+        "routing_key": claimed.routing_key if claimed.exchange else claimed.queue,
+        "redelivered": claimed.attempts > 1,
+        "attempts": claimed.attempts,
+        "job_id": claimed.job_id,
+        "consumer_tag": consumer_tag,
+        "queue": claimed.queue,
+        "priority": claimed.priority,
+    }
+    tag = Tag(claimed.job_id, claimed.claim)
+    return _open(claimed, channel, tag, headers, delivery_info)
+
+
+def open_mail(mail: Mail, channel: Any, consumer_tag: str | None) -> DeliveredMessage:
+    """The kombu message of a transient message."""
+    delivery_info = {
+        "exchange": mail.exchange or "",
+        "routing_key": mail.routing_key if mail.routing_key is not None else mail.queue,
+        "redelivered": False,
+        "consumer_tag": consumer_tag,
+        "queue": mail.queue,
+    }
+    return _open(mail, channel, Tag(0, mail.message_id), loads(mail.headers) if mail.headers else {}, delivery_info)
+
+
+def _open(
+    row: Claimed | Mail, channel: Any, tag: Tag, headers: dict[str, Any], delivery_info: dict[str, Any]
+) -> DeliveredMessage:
+    return DeliveredMessage(
+        body=bytes(row.body),
+        delivery_tag=tag,
+        content_type=row.content_type,
+        content_encoding=row.content_encoding,
+        delivery_info=delivery_info,
+        properties=loads(row.properties) if row.properties else {},
+        headers=headers,
+        channel=channel,
+    )
