@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "ef392ef87d211e2fb3f0becdaa7bca9a0db57d9ca8c486fdf07aa91de461ae17",
+    "0001": "aeda71832a9e5153c5263c2ea8d48c7bcb9e35ed2298683bb249abc1ec7cb519",
 }
 
 
@@ -27,9 +27,9 @@ def test_the_list_of_revisions_is_that_of_the_files() -> None:
 
 def test_a_change_of_a_function_comes_with_a_revision() -> None:
     assert FUNCTIONS_OF.get(HEAD) == sql_files.functions_digest(), (
-        f"A file in sql/functions changed. Databases at revision {HEAD} keep the functions they have: unless {HEAD} has "
-        "not been released yet, add a revision (an empty upgrade() will do). Then write the new digest for the newest "
-        f"revision into FUNCTIONS_OF: {sql_files.functions_digest()}"
+        f"A file in sql/functions changed. Databases at revision {HEAD} keep the functions they have: unless {HEAD} "
+        "has not been released yet, add a revision (an empty upgrade() will do). Then write the new digest for the "
+        f"newest revision into FUNCTIONS_OF: {sql_files.functions_digest()}"
     )
 
 
