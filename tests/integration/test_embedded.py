@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,24 +84,33 @@ def start_user() -> Iterator[Callable[..., User]]:
             user.kill()
 
 
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that is removed at once, data being too big to keep, and outside of pytest's own.
+
+    Each start of pytest closes the latter to others, and so to the user that root's servers run as.
+    """
+    with tempfile.TemporaryDirectory(prefix="pgb-") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture
-def empty_directory(tmp_path: Path) -> Iterator[Path]:
+def empty_directory() -> Iterator[Path]:
     """A folder that does not exist, nor does its parent."""
-    directory = tmp_path / "parent" / "server"
-    yield directory
-    if directory.is_dir():
-        embedded.stop(directory)
-    shutil.rmtree(tmp_path)  # Data folders are too big for pytest to keep.
+    with temporary_folder() as folder:
+        directory = folder / "parent" / "server"
+        yield directory
+        if directory.is_dir():
+            embedded.stop(directory)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cluster() -> Iterator[Path]:
     """The data folder of a server that was stopped, to be copied."""
-    directory = tmp_path_factory.mktemp("cluster")
-    embedded.ensure_running(directory)
-    embedded.stop(directory)
-    yield directory / "data"
-    shutil.rmtree(directory)
+    with temporary_folder() as folder:
+        embedded.ensure_running(folder)
+        embedded.stop(folder)
+        yield folder / "data"
 
 
 @pytest.fixture
