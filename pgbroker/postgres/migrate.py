@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
 from pathlib import Path
@@ -19,6 +20,8 @@ from pgbroker.postgres.sql_files import quote_identifier
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection, Engine
+
+logger = logging.getLogger(__name__)
 
 #: Name in ``settings``: the oldest revision whose processes can work with this schema, if it is not the schema's own.
 MINIMUM_REVISION = "minimum_revision"
@@ -82,14 +85,15 @@ def upgrade(options: Options, *, repair: bool = False) -> bool:
         StatementTimeout: Another migration, or somebody who uses a table, did not end in time.
         DatabaseUnreachable: No server there.
     """
+    # Alembic is imported here, before the transaction begins, because that takes a while
     from sqlalchemy.exc import DBAPIError
+
+    from pgbroker.postgres import installer
 
     engine = _engine(options)
     try:
         with _alembic_lock, engine.begin() as connection:
             _require_writable(connection, options)
-            from pgbroker.postgres import installer
-
             for statement in installer.prelude(options.schema):
                 connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             found = _stored_revision(connection, options.schema)
@@ -97,7 +101,9 @@ def upgrade(options: Options, *, repair: bool = False) -> bool:
                 raise errors.SchemaTooNew(options.schema, found, HEAD)
             if found != HEAD or repair:
                 _run_alembic(options, connection)
-            return found != HEAD
+        if found != HEAD:
+            logger.info('brought schema "%s" from revision %s to %s', options.schema, found, HEAD)
+        return found != HEAD
     except DBAPIError as exc:
         cause = exc.orig
         assert isinstance(cause, psycopg2.Error)

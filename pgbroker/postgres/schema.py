@@ -274,4 +274,5 @@ waiters = Table(
     Column("task_id", Text, primary_key=True),
     Column("channel", Text, primary_key=True),
     Column("until", _TIME, nullable=False),
+    Column("every_state", Boolean, nullable=False),
 )

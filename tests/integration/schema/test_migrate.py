@@ -107,6 +107,17 @@ def test_a_newer_schema(run: Run, options: OptionsFor, ensure: Ensure, picture: 
     assert picture("pgbroker") == before
 
 
+def test_at_the_newest_revision_nothing_is_written(run: Run, options: OptionsFor, ensure: Ensure) -> None:
+    given = options()
+    ensure(given)
+    rows = "select oid, xmin::text from pg_proc where pronamespace = 'pgbroker'::regnamespace order by oid"
+    before = run(rows)
+    assert migrate.upgrade(given) is False
+    migrate.forget()
+    ensure(given)
+    assert run(rows) == before
+
+
 def test_functions_are_repaired_and_old_ones_of_ours_dropped(
     run: Run, options: OptionsFor, ensure: Ensure, picture: Picture
 ) -> None:
