@@ -130,16 +130,20 @@ def is_alive(session: Session) -> bool:
     return session.is_open
 
 
-_pools: dict[Options, SessionPool] = {}
+_pools: dict[tuple[Any, ...], SessionPool] = {}
 _pools_lock = threading.Lock()
 
 
 def pool_for(options: Options) -> SessionPool:
-    """This process's pool for that server; the same object as long as the process lives, another after a fork."""
-    pool = _pools.get(options)
+    """This process's pool for that server and schema; the same object until the process ends or forks.
+
+    Broker and result backend share a pool where they lead to one database, whatever their other options are.
+    """
+    key = (options.libpq, options.embedded_dir, options.schema, options.auto_migrate)
+    pool = _pools.get(key)
     if pool is None:
         with _pools_lock:
-            pool = _pools.setdefault(options, SessionPool(options))
+            pool = _pools.setdefault(key, SessionPool(options))
     return pool
 
 

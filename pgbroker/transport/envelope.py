@@ -98,11 +98,14 @@ def _point_in_time(value: Any, name: str) -> dt.datetime | None:
             raise ValueError(f"cannot read the message header {name}={value!r}: expected an ISO 8601 time") from None
     if not isinstance(value, dt.datetime):
         raise ValueError(f"cannot read the message header {name}={value!r}: expected an ISO 8601 time")
-    return value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)
+    return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
 
 
 class DeliveredMessage(KombuMessage):
-    """A message as a consumer gets it. ``delivery_tag`` is a :class:`~pgbroker.queue.ledger.Tag`."""
+    """A message as a consumer gets it."""
+
+    body: Any
+    delivery_tag: Any  # a Tag; kombu says text
 
 
 def open_claimed(claimed: Claimed, channel: Any, consumer_tag: str | None) -> DeliveredMessage:
@@ -145,8 +148,8 @@ def _open(
     row: Claimed | Mail, channel: Any, tag: Tag, headers: dict[str, Any], delivery_info: dict[str, Any]
 ) -> DeliveredMessage:
     return DeliveredMessage(
-        body=bytes(row.body),
-        delivery_tag=tag,
+        body=bytes(row.body),  # type: ignore[arg-type]
+        delivery_tag=tag,  # type: ignore[arg-type]
         content_type=row.content_type,
         content_encoding=row.content_encoding,
         delivery_info=delivery_info,

@@ -1,0 +1,58 @@
+"""What kombu calls a connection: a light handle, since sessions are lent by the process or belong to the pump."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgbroker.transport.channel import Channel
+from pgbroker.transport.process import Process
+from pgbroker.transport.pump import Pump
+
+
+class Link:
+    """One kombu connection.
+
+    Attributes:
+        client: The ``kombu.Connection`` that owns this.
+        channels: Its open channels.
+    """
+
+    def __init__(self, client: Any, process: Process) -> None:
+        self.client = client
+        self.process = process
+        self.options = process.options
+        self.channels: set[Channel] = set()
+        self.is_closed = False
+        self._pump: Pump | None = None
+
+    @property
+    def pump(self) -> Pump:
+        """The consuming side, made when it is first needed."""
+        if self._pump is None:
+            self._pump = Pump(self.options, self.process.ledger, self.process.keeper)
+        return self._pump
+
+    @property
+    def connected(self) -> bool:
+        """Whether this can be used, as far as is known without asking the server."""
+        return not self.is_closed
+
+    def channel(self) -> Channel:
+        """Open a channel."""
+        channel = Channel(self)
+        self.channels.add(channel)
+        return channel
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Wait for a message; see :meth:`Pump.drain`."""
+        self.pump.drain(timeout)
+
+    def close(self, *, is_lost: bool = False) -> None:
+        """Close the channels and the pump. ``is_lost``: without a word to the server."""
+        if self.is_closed:
+            return
+        if self._pump is not None:
+            self._pump.close(is_lost=is_lost)
+        self.is_closed = True
+        for channel in list(self.channels):
+            channel.close()

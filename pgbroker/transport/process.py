@@ -1,0 +1,70 @@
+"""What all connections of one process to one broker share: sessions, the ledger, the lease thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from pgbroker.options import Options
+from pgbroker.postgres.pool import SessionPool, pool_for
+from pgbroker.queue.leases import LeaseKeeper
+from pgbroker.queue.ledger import Ledger
+from pgbroker.queue.routing import routing_for
+from pgbroker.queue.store import store_for
+
+
+class Process:
+    """Use :func:`process_for`, which keeps one for each broker of this process."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.store = store_for(options.schema)
+        self.routing = routing_for(options.schema)
+        self.ledger = Ledger(self.store)
+        self.keeper = LeaseKeeper(options, self.ledger)
+        #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
+        self.pool_slots: Callable[[], int] | None = None
+        #: Whether the worker is shutting down, so that what has not started will not start here.
+        self.is_stopping: Callable[[], bool] = _no
+
+    @property
+    def pool(self) -> SessionPool:
+        """Sessions for short statements."""
+        return pool_for(self.options)
+
+    @property
+    def reports_start(self) -> bool:
+        """Whether this is a Celery worker: its hooks say when a task begins and how it ends."""
+        return "celery.worker.consumer.consumer" in sys.modules
+
+
+def _no() -> bool:
+    return False
+
+
+_processes: dict[Options, Process] = {}
+_lock = threading.Lock()
+
+
+def process_for(options: Options) -> Process:
+    """The shared state for that broker; another one in a forked child."""
+    with _lock:
+        if options not in _processes:
+            _processes[options] = Process(options)
+        return _processes[options]
+
+
+def all_processes() -> list[Process]:
+    """The shared states of this process, one for each broker that was used."""
+    return list(_processes.values())
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _processes.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,49 @@
+"""What is installed into Celery when a process first connects: signal handlers, nothing else.
+
+They cost nothing outside a worker. Inside one, every request that Celery makes of a job of ours is handed to
+:mod:`pgbroker.worker.outcome`, so that the row follows the task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgbroker.transport.channel import Channel
+from pgbroker.transport.process import all_processes
+from pgbroker.worker import outcome
+
+_is_installed = False
+
+
+def install() -> None:
+    """Connect the handlers; may be called any number of times."""
+    global _is_installed
+    if _is_installed:
+        return
+    from celery import signals
+
+    signals.worker_ready.connect(_on_worker_ready, weak=False, dispatch_uid="pgbroker.worker_ready")
+    signals.task_received.connect(_on_task_received, weak=False, dispatch_uid="pgbroker.task_received")
+    _is_installed = True
+
+
+def _on_worker_ready(sender: Any = None, **_: Any) -> None:
+    """``sender`` is the worker's consumer: its pool says how much can run at once."""
+    pool = getattr(sender, "pool", None)
+    for process in all_processes():
+        process.is_stopping = _is_worker_stopping
+        process.pool.cap = 1
+        if pool is not None:
+            process.pool_slots = lambda: int(pool.num_processes)
+
+
+def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None:
+    channel = getattr(request.message, "channel", None)
+    if isinstance(channel, Channel):
+        outcome.follow(request, channel)
+
+
+def _is_worker_stopping() -> bool:
+    from celery.worker import state
+
+    return state.should_stop is not None or state.should_terminate is not None

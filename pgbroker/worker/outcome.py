@@ -1,0 +1,122 @@
+"""Turns what became of a task into the end of its row.
+
+Celery calls ``on_accepted`` when a pool process takes the task, and one of ``on_success``, ``on_failure`` and
+``on_timeout`` once per run, in the worker's main process, on every pool, before a late ack. They are wrapped on the
+request instance: Celery makes its own subclass of ``Request``, so overriding them in a class has no effect.
+
+The first word about an end counts; pairs that Celery reports (a hard limit is a failure and then a time-out, a
+termination a revocation and then a failure) need no sorting, since the ledger forgets the job with the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import exceptions
+from celery.exceptions import Ignore, Retry
+from celery.worker.request import Request
+
+from pgbroker.queue.ledger import Ledger, Tag
+from pgbroker.transport.channel import Channel
+
+#: Longest ``last_error`` that is stored, in characters: the end of a traceback says most.
+MAX_ERROR_CHARS = 20_000
+
+
+def follow(request: Request, channel: Channel) -> None:
+    """Let the row of this request's job follow its task."""
+    tag: Tag = request.message.delivery_tag
+    ledger = channel.process.ledger
+    if not ledger.follow(tag):
+        return
+    seen_by_task: dict[str, Any] = request.delivery_info  # type: ignore[assignment]
+    for name in ("attempts", "job_id"):
+        seen_by_task[name] = request.message.delivery_info[name]
+    _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
+
+
+class _Follower:
+    """Follows one request."""
+
+    __slots__ = ("ledger", "max_requeues", "request", "tag")
+
+    def __init__(self, request: Any, tag: Tag, ledger: Ledger, max_requeues: int | None) -> None:
+        self.request, self.tag, self.ledger, self.max_requeues = request, tag, ledger, max_requeues
+
+    def wrap(self) -> None:
+        request = self.request
+        request.on_accepted = _before(request.on_accepted, self._accepted)
+        request.on_success = _after(request.on_success, self._succeeded)
+        request.on_failure = _after(request.on_failure, self._failed)
+        request.on_timeout = _after(request.on_timeout, self._timed_out)
+        request.reject = _before(request.reject, self._rejected)
+        request._announce_revoked = _after(request._announce_revoked, self._revoked)
+
+    def _accepted(self, *_: Any) -> None:
+        self.ledger.start(self.tag, early=not self.request.task.acks_late)
+
+    def _succeeded(self, failed__retval__runtime: Any, **_: Any) -> None:
+        if not failed__retval__runtime[0]:  # a failure has been through on_failure by now
+            self.ledger.end(self.tag, "SUCCESS")
+
+    def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
+        exc: Any = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(exc, exceptions.Reject):
+            # also after an early ack, where Celery itself has nothing left to reject
+            if exc.requeue:
+                self.ledger.put_back(self.tag, reason=f"Reject: {exc.reason}", max_requeues=self.max_requeues)
+            else:
+                self.ledger.bury(self.tag, f"Reject: {exc.reason}")
+        elif isinstance(exc, Retry):
+            self.ledger.end(self.tag, "RETRY")
+        elif isinstance(exc, Ignore):
+            self.ledger.end(self.tag, "IGNORED")
+        elif self._is_expected(exc):
+            self.ledger.end(self.tag, "FAILURE")
+        elif not self._is_left_to_run_again():
+            self.ledger.bury(self.tag, _describe(exc, exc_info.traceback))
+
+    def _rejected(self, requeue: bool = False) -> None:
+        if requeue:
+            self.ledger.put_back(self.tag, reason="given back by the worker", max_requeues=self.max_requeues)
+
+    def _timed_out(self, soft: bool, timeout: float) -> None:
+        if not soft and not self._is_left_to_run_again():
+            self.ledger.bury(self.tag, f"TimeLimitExceeded: hard time limit of {timeout:g} s")
+
+    def _revoked(self, *_: Any) -> None:
+        self.ledger.end(self.tag, "REVOKED")
+
+    def _is_expected(self, exc: BaseException) -> bool:
+        task = self.request.task
+        return not getattr(task, "dead_letter", True) or (bool(task.throws) and isinstance(exc, task.throws))
+
+    def _is_left_to_run_again(self) -> bool:
+        """Celery left the message unacknowledged (it rejected it with requeue, or will see it redelivered)."""
+        return bool(self.request.task.acks_late) and not self.request.acknowledged
+
+
+def _before(method: Callable[..., Any], first: Callable[..., None]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return wrapped
+
+
+def _after(method: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        finally:
+            then(*args, **kwargs)
+
+    return wrapped
+
+
+def _describe(exc: BaseException, traceback: Any) -> str:
+    """Type, text and traceback of a failure, as ``last_error`` shows them."""
+    head = f"{type(exc).__name__}: {exc}"
+    trace = str(traceback or "")
+    return f"{head}\n{trace[-MAX_ERROR_CHARS:]}" if trace else head
