@@ -248,11 +248,13 @@ create index result_groups_expiry on pgbroker.result_groups (expires_at) where e
 
 -- who waits for a result, and the channel that wakes it
 create unlogged table pgbroker.waiters (
-    task_id text not null,
-    channel text not null,
-    until   timestamptz not null,
+    task_id     text not null,
+    channel     text not null,
+    until       timestamptz not null,
+    -- states on the way (STARTED, RETRY, an application's own) are wanted too, not only the end
+    every_state boolean not null default false,
     primary key (task_id, channel)
-);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- what operators read: jobs, and the finished ones while history_seconds last
 create view pgbroker.job_log as

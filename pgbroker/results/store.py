@@ -1,0 +1,145 @@
+"""Typed calls of the SQL functions that keep results. What each does is written at the head of its ``.sql`` file.
+
+Every call may be repeated when the connection broke and nobody knows whether it took effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pgbroker import errors
+from pgbroker.options import Options
+from pgbroker.postgres.pool import pool_for
+from pgbroker.queue.store import Call, quote_identifier
+
+#: Results that :meth:`ResultStore.expire` deletes in one transaction.
+EXPIRY_BATCH = 1000
+
+
+class StoredResult(NamedTuple):
+    """A task's stored state. ``meta`` is encoded by the application's result serializer."""
+
+    task_id: str
+    status: str
+    meta: bytes
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the task has ended. Source: ``celery.states.READY_STATES``."""
+        return self.status in ("SUCCESS", "FAILURE", "REVOKED")
+
+
+class ResultCalls:
+    """Statements and arguments for one schema. Use :func:`calls_for`."""
+
+    def __init__(self, schema: str) -> None:
+        self._prefix = quote_identifier(schema) + "."
+
+    def get(self, task_ids: Iterable[str]) -> Call:
+        """The stored states. Rows: :class:`StoredResult`, read by :func:`read_rows`."""
+        return f"select task_id, status, meta from {self._prefix}get_results(%s::text[])", (list(task_ids),)
+
+    def await_results(self, wanted: Mapping[str, bool], channel: str, seconds: float) -> Call:
+        """Register for results, and what is there already. One row of arrays, read by :func:`read_arrays`.
+
+        Args:
+            wanted: Task ids, and whether states on the way are wanted too.
+            channel: NOTIFY channel that is listened to.
+            seconds: How long the registration holds.
+        """
+        return (
+            f"call {self._prefix}await_results(%s::text[], %s::boolean[], %s, %s, null, null, null)",
+            (list(wanted), list(wanted.values()), channel, seconds),
+        )
+
+    def call(self, name: str, *args: Any) -> Call:
+        """A function that returns one value."""
+        return f"select {self._prefix}{name}({', '.join(['%s'] * len(args))})", args
+
+    def store(self, task_id: str, status: str, meta: bytes, keep_seconds: float | None) -> Call:
+        """Write a state and wake who waits for it. No row."""
+        return f"call {self._prefix}store_result(%s, %s, %s, %s)", (task_id, status, meta, keep_seconds)
+
+
+@lru_cache(maxsize=32)
+def calls_for(schema: str) -> ResultCalls:
+    """The calls for that schema."""
+    return ResultCalls(schema)
+
+
+def read_rows(rows: Iterable[Sequence[Any]]) -> list[StoredResult]:
+    """Rows of the driver as stored results."""
+    return [StoredResult(task_id, status, bytes(meta)) for task_id, status, meta in rows]
+
+
+def read_arrays(rows: Sequence[Sequence[Any]]) -> list[StoredResult]:
+    """The one row of three arrays that ``await_results`` gives back."""
+    ids, states, metas = rows[0]
+    return read_rows(zip(ids, states, metas, strict=True)) if ids else []
+
+
+class ResultStore:
+    """Results in the schema of ``options``, through the sessions that the process shares.
+
+    Raises (every method):
+        DatabaseUnreachable: No connection, not at the second attempt either.
+        DatabaseError: The server refused the statement.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._calls = calls_for(options.schema)
+
+    def store(self, task_id: str, status: str, meta: bytes, *, keep_seconds: float | None) -> None:
+        """Write a task's state, unless it has succeeded already, and wake those who wait for it.
+
+        Args:
+            task_id: The task.
+            status: Celery's state.
+            meta: The result as Celery describes it, encoded.
+            keep_seconds: How long to keep it; ``None`` or 0: for ever.
+        """
+        self._run(self._calls.store(task_id, status, meta, keep_seconds))
+
+    def get(self, task_ids: Iterable[str]) -> list[StoredResult]:
+        """What is stored of these tasks, in no order."""
+        return read_rows(self._run(self._calls.get(task_ids)))
+
+    def forget(self, task_id: str) -> None:
+        """Remove a task's state."""
+        self._run(self._calls.call("forget_result", task_id))
+
+    def put_group(self, group_id: str, meta: bytes, *, keep_seconds: float | None) -> None:
+        """Remember a group; units as in :meth:`store`."""
+        self._run(self._calls.call("put_result_group", group_id, meta, keep_seconds))
+
+    def get_group(self, group_id: str) -> bytes | None:
+        """A remembered group, encoded."""
+        meta = self._run(self._calls.call("get_result_group", group_id))[0][0]
+        return None if meta is None else bytes(meta)
+
+    def forget_group(self, group_id: str) -> None:
+        """Forget a group, not the results in it."""
+        self._run(self._calls.call("forget_result_group", group_id))
+
+    def expire(self) -> int:
+        """Delete what has expired, batch by batch.
+
+        Returns:
+            How many results and groups went away.
+        """
+        total = 0
+        while True:
+            count = int(self._run(self._calls.call("expire_results", EXPIRY_BATCH))[0][0])
+            total += count
+            if not count:
+                return total
+
+    def _run(self, call: Call) -> list[tuple[Any, ...]]:
+        pool = pool_for(self.options)
+        try:
+            return pool.query(*call)
+        except errors.ConnectionLost:
+            return pool.query(*call)
