@@ -163,14 +163,16 @@ class ServerFolder:
         """
         socket_folder = ""
         for signal_number, seconds in ((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)):  # "fast", "immediate"
-            server = self.postmaster()
-            if server is not None:
-                socket_folder = server.socket_folder
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(server.pid, signal_number)
-            if wait_for(lambda: not self.is_server_left(), seconds):
-                self.remove_socket_folder(socket_folder)
-                return
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                server = self.postmaster()
+                if server is not None:
+                    socket_folder = server.socket_folder
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(server.pid, signal_number)  # Again each second: a repetition does no harm.
+                if wait_for(lambda: not self.is_server_left(), 1):
+                    self.remove_socket_folder(socket_folder)
+                    return
         raise TimeoutError(f"the embedded server in {self.path} does not stop; see {self.log}")
 
     def log_tail(self) -> str:
