@@ -167,6 +167,7 @@ def _join(directory: Path, postgres_version: int) -> Postmaster:
             if membership is not None:
                 membership.end()
             membership = _memberships[directory] = _Membership(folder, postgres_version)
+        membership.postgres_version = postgres_version
         # What is left may be starting, ending, or in recovery after a crash.
         wait_for(lambda: not folder.is_server_left() or folder.ready() is not None, START_TIMEOUT_SECONDS)
         server = folder.ready() or _start(folder, postgres_version, programs)
@@ -231,7 +232,7 @@ def _remove_traces(folder: ServerFolder) -> None:
     pid_file = folder.data / "postmaster.pid"
     with contextlib.suppress(FileNotFoundError):
         lines = [*pid_file.read_text().splitlines(), "", "", "", "", ""]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(f"/proc/{int(lines[0] or 0)}/cwd", folder.data):
                 raise EmbeddedUnavailable(
                     f"a server that pgbroker did not start (process {lines[0]}) runs in {folder.data}; stop it first"
