@@ -62,11 +62,12 @@ def coerce(spec: Field[Any], value: Any) -> Any:
     if kind == "name" and (
         not 1 <= len(value.encode("utf-8", "replace")) <= 63
         or not value.isprintable()
+        or "$" in value
         or value.startswith("pg_")
         or value == "information_schema"
     ):
         raise OptionError(
-            f"{spec.name} must be a name of 1 to 63 bytes without control characters, "
+            f"{spec.name} must be a name of 1 to 63 bytes without control characters and $, "
             "and not one of PostgreSQL's own (pg_..., information_schema)"
         )
     return value

@@ -176,7 +176,7 @@ class Session:
         """Run one statement in a transaction of its own and wait for its rows.
 
         Args:
-            sql: The statement, with ``%s`` for each argument.
+            sql: The statement, with ``%s`` for each argument and ``%%`` for a percent sign.
             args: The arguments.
             timeout: Longest wait for the server, in seconds; after it the connection counts as lost.
 
@@ -200,7 +200,8 @@ class Session:
         if not self.is_open:
             raise errors.ConnectionLost("the connection to Postgres is closed")
         try:
-            self._cursor.execute(sql, args)
+            # psycopg2 takes "%%" for "%" only where there are arguments
+            self._cursor.execute(sql, args) if args else self._cursor.execute(sql.replace("%%", "%"))
         except psycopg2.Error as exc:
             raise self._failed(exc) from None
         self._in_flight = True

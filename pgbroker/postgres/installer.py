@@ -51,7 +51,7 @@ def create_schema(schema: str) -> list[str]:
     return [
         f"""do $do$
 begin
-    if not exists (select from pg_namespace where nspname = '{schema}') then
+    if not exists (select from pg_namespace where nspname = {sql_files.quote_literal(schema)}) then
         create schema {sql_files.quote_identifier(schema)};
     end if;
 end
@@ -71,7 +71,7 @@ def install_functions(schema: str) -> list[str]:
     is planning keeps finding its function. What was there before is remembered with its row version (``xmin``); what
     still has the same one afterwards was not replaced by any file. Only functions that carry our mark are dropped.
     """
-    of_schema = f"p.pronamespace = (select oid from pg_namespace where nspname = '{schema}')"
+    of_schema = f"p.pronamespace = (select oid from pg_namespace where nspname = {sql_files.quote_literal(schema)})"
     marked = f"{of_schema} and starts_with(obj_description(p.oid, 'pg_proc'), '{MARK}')"
     names = ", ".join(f"'{name}'" for name in sql_files.function_names())
     remember = f"""select set_config('pgbroker_installer.before', coalesce((

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.connection import Session, map_error
 from pgbroker.postgres.revisions import HEAD, REVISIONS, VERSION_TABLE
-from pgbroker.postgres.sql_files import quote_identifier
+from pgbroker.postgres.sql_files import in_statement, quote_identifier
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -86,9 +88,9 @@ def upgrade(options: Options, *, repair: bool = False) -> bool:
         DatabaseUnreachable: No server there.
     """
     # Alembic is imported here, before the transaction begins, because that takes a while
+    with _quiet_alembic():
+        from pgbroker.postgres import installer
     from sqlalchemy.exc import DBAPIError
-
-    from pgbroker.postgres import installer
 
     engine = _engine(options)
     try:
@@ -141,7 +143,7 @@ def read_revision(session: Session) -> str | None:
     """
     schema = session.options.schema
     try:
-        rows = session.query(f"select version_num from {quote_identifier(schema)}.{VERSION_TABLE}")
+        rows = session.query(f"select version_num from {in_statement(schema)}.{VERSION_TABLE}")
     except errors.PermissionDenied as exc:
         raise errors.PermissionDenied(
             f"{exc}; `celery -A APP pgbroker check` prints the grants that this role needs",
@@ -163,7 +165,7 @@ def refusal(session: Session, found: str | None) -> errors.SchemaError | None:
         return errors.SchemaTooOld(schema, found, HEAD)
     try:
         rows = session.query(
-            f"select value from {quote_identifier(schema)}.settings where name = %s", [MINIMUM_REVISION]
+            f"select value from {in_statement(schema)}.settings where name = %s", [MINIMUM_REVISION]
         )
     except errors.DatabaseError:
         rows = []
@@ -238,7 +240,20 @@ def _run_alembic(options: Options, connection: Connection) -> None:
 
     config = _config(options)
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _quiet_alembic():
+        command.upgrade(config, "head")
+
+
+@contextlib.contextmanager
+def _quiet_alembic() -> Iterator[None]:
+    """Our own line says what was done; Alembic's own progress has no place in a worker's log."""
+    alembic_logger = logging.getLogger("alembic")
+    level = alembic_logger.level
+    alembic_logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        alembic_logger.setLevel(level)
 
 
 def _explain(error: errors.PgBrokerError, options: Options) -> errors.PgBrokerError:

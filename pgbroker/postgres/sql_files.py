@@ -1,9 +1,7 @@
 """The ``.sql`` files of the schema, and how the configured schema's name gets into them.
 
-In a file the prefix ``pgbroker.`` stands for the schema; the quoted name takes its place. A plain replacement will do,
-inside string literals, templates of ``format`` and function bodies too, because
-:class:`~pgbroker.options.Options` takes only names of lower-case letters, digits and ``_``. The quotes are for names
-that are key words, such as ``order``.
+In a file the prefix ``pgbroker.`` stands for the schema; the quoted name takes its place, in code and function bodies
+as it is, inside a string literal with its own quotes doubled, so that any name will do.
 """
 
 from __future__ import annotations
@@ -11,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+
+#: Comments, string literals, and the prefix where it stands in code. Function bodies lie between ``$$`` and are code.
+_PIECES = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\bpgbroker\.")
 
 _SQL = Path(__file__).parent / "migrations" / "sql"
 
@@ -20,10 +21,27 @@ def quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quote_literal(text: str) -> str:
+    """The text as an SQL string literal (with ``standard_conforming_strings`` on, as it is by default)."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def in_statement(name: str) -> str:
+    """The name as an SQL identifier for a statement that :class:`Session` runs, where ``%`` is written twice."""
+    return quote_identifier(name).replace("%", "%%")
+
+
 def render(text: str, schema: str) -> str:
-    """The SQL of a file, with the schema's quoted name for each ``pgbroker.``."""
+    """The SQL of a file, with the schema's quoted name for each ``pgbroker.`` outside comments."""
     prefix = quote_identifier(schema) + "."
-    return re.sub(r"\bpgbroker\.", lambda _: prefix, text)
+
+    def put_in(piece: re.Match[str]) -> str:
+        found = piece[0]
+        if found.startswith("--"):
+            return found
+        return found.replace("pgbroker.", prefix.replace("'", "''") if found.startswith("'") else prefix)
+
+    return _PIECES.sub(put_in, text)
 
 
 def tables_sql(name: str, schema: str) -> str:

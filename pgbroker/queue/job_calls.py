@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from pgbroker.model import Job, JobStatus, QueueStats
+from pgbroker.postgres.sql_files import in_statement
 from pgbroker.queue import task_message
-from pgbroker.queue.store import Call, quote_identifier
+from pgbroker.queue.store import Call
 
 _SHARED = (
     "job_id, task_id, task_name, queue, status::text, priority, attempts, max_attempts, run_after, enqueued_at, "
@@ -60,7 +61,7 @@ class JobCalls:
     """Calls in one schema. Use :func:`job_calls_for`."""
 
     def __init__(self, schema: str) -> None:
-        self.prefix = prefix = quote_identifier(schema) + "."
+        self.prefix = prefix = in_statement(schema) + "."
         claimed = (
             f"{prefix}exchange('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', %s, %s::text[], %s, %s, false, null, %s)"
         )

@@ -98,14 +98,20 @@ class Ledger:
 
     def bury(self, tag: Tag, reason: str) -> None:
         """The job failed for good: it becomes a dead letter, with the reason."""
-        self._say(tag, self.store.bury([tag.job_id], [tag.claim], [reason]))
+        self._end_by(tag, self.store.bury([tag.job_id], [tag.claim], [reason]))
 
     def put_back(self, tag: Tag, *, reason: str | None, max_requeues: int | None) -> None:
         """The job shall run again, though it may have started."""
         call = self.store.put_back(tag.job_id, tag.claim, reason=reason, max_requeues=max_requeues)
-        self._say(tag, call)
+        self._end_by(tag, call)
 
-    def _say(self, tag: Tag, call: Call) -> None:
+    def say(self, call: Call) -> None:
+        """Have a statement sent that needs no answer."""
+        with self._lock:
+            self._calls.append(call)
+        self._news()
+
+    def _end_by(self, tag: Tag, call: Call) -> None:
         with self._lock:
             if self._held.pop(tag.claim, None) is None:
                 return

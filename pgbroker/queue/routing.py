@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pgbroker.queue.store import Call, Message, quote_identifier
+from pgbroker.postgres.sql_files import in_statement
+from pgbroker.queue.store import Call, Message
 
 
 class Dispatched(NamedTuple):
@@ -40,7 +41,7 @@ class Routing:
     """Calls of the functions in one schema. Use :func:`routing_for`."""
 
     def __init__(self, schema: str) -> None:
-        self.prefix = quote_identifier(schema) + "."
+        self.prefix = in_statement(schema) + "."
 
     def _call(self, function: str, *arguments: Any) -> Call:
         return f"select {self.prefix}{function}({', '.join(['%s'] * len(arguments))})", arguments

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from pgbroker.postgres.sql_files import in_statement
+
 Call = tuple[str, tuple[Any, ...]]
-
-
-def quote_identifier(name: str) -> str:
-    """The name as an SQL identifier, for a statement that has ``%s`` arguments."""
-    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 class Message(NamedTuple):
@@ -134,7 +131,7 @@ class Store:
     """Calls of the functions in one schema. Use :func:`store_for`, which keeps one for each schema."""
 
     def __init__(self, schema: str) -> None:
-        self.prefix = prefix = quote_identifier(schema) + "."
+        self.prefix = prefix = in_statement(schema) + "."
         marks = ", ".join(["%s"] * len(Message._fields))
         self._publish = f"select job_id, duplicate_of, duplicate_task_id from {prefix}publish({marks}, %s, %s)"
         order = "priority {}, run_after, job_id"
@@ -206,7 +203,7 @@ class Store:
         """Take back what lies under leases that ran out. Rows: id and new status."""
         return f"select reaped_job_id, new_status from {self.prefix}reap(%s)", (limit,)
 
-    def doze(self, queues: Sequence[str], channel: str, seconds: float) -> Call:
+    def doze(self, queues: Sequence[str], channel: str | None, seconds: float) -> Call:
         """Register as a sleeper and look. Row: seconds until the next job is due or ``None``; is one ready; is mail."""
         return f"select due_seconds, is_ready, has_mail from {self.prefix}doze(%s::text[], %s, %s)", (
             list(queues),
@@ -214,9 +211,13 @@ class Store:
             seconds,
         )
 
-    def wake(self, queue: str) -> Call:
-        """Hand a wake-up on to another sleeper of the queue."""
-        return f"select {self.prefix}wake(%s)", (queue,)
+    def wake(self, queues: Sequence[str]) -> Call:
+        """Hand a wake-up on to another sleeper of each queue."""
+        return f"select {self.prefix}wake(q) from unnest(%s::text[]) q", (list(queues),)
+
+    def queue_channels(self, queues: Sequence[str]) -> Call:
+        """Rows: the NOTIFY channel that transactions use for each queue."""
+        return f"select {self.prefix}queue_channel(q) from unnest(%s::text[]) q", (list(queues),)
 
 
 @lru_cache(maxsize=32)

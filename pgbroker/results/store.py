@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.pool import pool_for
-from pgbroker.queue.store import Call, quote_identifier
+from pgbroker.postgres.sql_files import in_statement
+from pgbroker.queue.store import Call
 
 #: Results that :meth:`ResultStore.expire` deletes in one transaction.
 EXPIRY_BATCH = 1000
@@ -35,7 +36,7 @@ class ResultCalls:
     """Statements and arguments for one schema. Use :func:`calls_for`."""
 
     def __init__(self, schema: str) -> None:
-        self._prefix = quote_identifier(schema) + "."
+        self._prefix = in_statement(schema) + "."
 
     def get(self, task_ids: Iterable[str]) -> Call:
         """The stored states. Rows: :class:`StoredResult`, read by :func:`read_rows`."""

@@ -18,7 +18,10 @@ def relations(run: Run, name: str) -> int:
     return int(run("select count(*) from pg_class where relnamespace = to_regnamespace(%s)", f'"{name}"')[0][0])
 
 
-@pytest.mark.parametrize("name", ["pgbroker", "order", "x" * 63, "_0"])
+ODD = "Jobs of 'the' shop 🐘 100% %s"
+
+
+@pytest.mark.parametrize("name", ["pgbroker", "order", "x" * 63, "_0", ODD])
 def test_creates_the_schema_on_first_use(run: Run, name: str, options: OptionsFor, ensure: Ensure) -> None:
     given = options(schema=name)
     ensure(given)

@@ -1,6 +1,6 @@
 -- Register a worker that found nothing, so that the next publish wakes it, and look once more.
 --   p_queues   the queues it serves
---   p_channel  the NOTIFY channel it listens to
+--   p_channel  the NOTIFY channel it listens to; null: only look, nothing is registered
 --   p_seconds  how long the registration holds; a worker that is still idle then registers again
 -- Returns: due_seconds, the time until the next job of these queues becomes due, if that is within p_seconds, else null;
 --   is_ready and has_mail, whether there is a ready job or a transient message now.
@@ -22,9 +22,11 @@ begin
     perform set_config('synchronous_commit', 'off', true);
     is_ready := false;
     foreach v_queue in array p_queues loop
-        insert into pgbroker.sleepers (queue, channel, until) values (v_queue, p_channel, v_until)
-        on conflict (channel, queue) do update
-            set until = excluded.until, sleeper_id = nextval('pgbroker.sleeper_id_seq');
+        if p_channel is not null then
+            insert into pgbroker.sleepers (queue, channel, until) values (v_queue, p_channel, v_until)
+            on conflict (channel, queue) do update
+                set until = excluded.until, sleeper_id = nextval('pgbroker.sleeper_id_seq');
+        end if;
         continue when exists (select from pgbroker.queues where name = v_queue and paused_at is not null);
         for v_lane in reverse 9..0 loop
             is_ready := is_ready or exists (

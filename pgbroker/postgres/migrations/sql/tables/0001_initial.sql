@@ -108,8 +108,8 @@ create index job_history_job on pgbroker.job_history (job_id);
 do $do$
 begin
     for slot in 0..31 loop
-        execute format('create table pgbroker.job_history_%s partition of pgbroker.job_history for values in (%s)'
-            ' with (autovacuum_enabled = true)', to_char(slot, 'FM00'), slot);
+        execute 'create table pgbroker.job_history_' || to_char(slot, 'FM00')
+            || ' partition of pgbroker.job_history for values in (' || slot || ')';
     end loop;
 end
 $do$;
