@@ -47,13 +47,22 @@ class DemoError(Exception):
     """A step of the demonstration did not do what it should; the message says which."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM.
+
+    Of a class of its own, because Python ends itself with SIGINT once a plain KeyboardInterrupt has passed through
+    ``exec`` of a text, which happens in imports, even if it was caught (Python/pythonrun.c, run_eval_code_obj).
+    """
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m celery_app.demo", description="Check Markdown documents.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT, help="what to examine (this project)")
     parser.add_argument("--report", type=Path, default=ROOT / "report", help="folder for the report (report/)")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     screen = Screen()
     try:
         _run(screen, options.folder.resolve(), options.report.resolve())
@@ -69,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PgBrokerError, SQLAlchemyError, CeleryError, KombuError, OSError) as error:
         screen.say(f"Failed: {type(error).__name__}: {error}")
         return 1
-    except KeyboardInterrupt:
+    except Interrupted:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         screen.say("Interrupted; everything has been stopped.")
         return 130
@@ -148,7 +157,7 @@ def _about_duplicate(result: AsyncResult[object]) -> str:
 
 
 def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 if __name__ == "__main__":

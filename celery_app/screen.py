@@ -65,7 +65,7 @@ class Screen:
         """Show rows that can be indexed by column name as a table."""
         table = Table(title=title, title_justify="left")
         for name in columns:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", no_wrap=name == "task_name")
         for row in rows:
             table.add_row(*(_text(row[name]) for name in columns))
         self.console.print(table)

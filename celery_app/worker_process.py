@@ -148,4 +148,4 @@ def _signals_held_back() -> Iterator[None]:
         for number, handler in zip(numbers, previous, strict=True):
             signal.signal(number, handler)
     if arrived:
-        raise KeyboardInterrupt
+        signal.raise_signal(arrived[0])
