@@ -58,11 +58,12 @@ class Routing:
         """Row: transient messages that wait in the queue."""
         return f"select count(*) from {self.prefix}mailbox where queue = %s", (queue,)
 
-    def consumer_count(self, queue: str) -> Call:
-        """Row: living consumers of the queue, of all processes."""
+    def consumer_count(self, queue: str, *, besides: str | None = None) -> Call:
+        """Row: living consumers of the queue, of all processes or of all but one."""
         return (
-            f"select count(*) from {self.prefix}consumers where queue = %s and lives_until > statement_timestamp()",
-            (queue,),
+            f"select count(*) from {self.prefix}consumers"
+            " where queue = %s and lives_until > statement_timestamp() and worker is distinct from %s",
+            (queue, besides),
         )
 
     def declare_queue(
@@ -77,7 +78,7 @@ class Routing:
         ttl_seconds: float | None = None,
         max_length: int | None = None,
     ) -> Call:
-        """Row: the kind of the queue that is there now, or ``locked``."""
+        """Row: the kind of the queue that is there now."""
         return self._call(
             "declare_queue",
             queue,

@@ -143,4 +143,5 @@ class ResultStore:
         try:
             return pool.query(*call)
         except errors.ConnectionLost:
+            pool.close()  # the idle ones were most likely lost together with this one
             return pool.query(*call)

@@ -121,7 +121,6 @@ class Channel(base.StdChannel):
         """Begin to deliver messages of a queue to ``callback``. Returns the consumer's tag."""
         link = self._link
         tag = consumer_tag or f"ctag{uuid.uuid4().hex}"
-        # kombu numbers its tags in each process from 1: ours must differ between connections
         known_as = f"{tag}#{self.channel_id}"
         kind = self._value(self.process.routing.queue_kind(queue))
         if kind is None:
@@ -130,6 +129,7 @@ class Channel(base.StdChannel):
             self.no_ack_consumers.add(tag)
         subscription = Subscription(
             tag=tag,
+            known_as=known_as,
             queue=queue,
             is_transient=kind == "transient",
             no_ack=no_ack,
@@ -151,9 +151,7 @@ class Channel(base.StdChannel):
         if self.process.is_stopping():
             self.process.ledger.retire({consumer_tag})
             self.process.keeper.nudge()
-        known_as = f"{consumer_tag}#{self.channel_id}"
-        self.process.keeper.consumers.pop(known_as, None)
-        self._query(self.process.routing.depart(self.process.ledger.worker, [known_as]))
+        self._depart([subscription])
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> DeliveredMessage | None:
         """One message of the queue, or ``None``."""
@@ -264,7 +262,6 @@ class Channel(base.StdChannel):
 
         Raises:
             QueueNotFound: Passive, and there is no such queue.
-            ResourceLocked: It is another process's exclusive queue.
         """
         process = self.process
         name = topology.checked_name(queue or f"pgbroker.gen-{uuid.uuid4().hex}", "queue")
@@ -272,7 +269,7 @@ class Channel(base.StdChannel):
             kind = self._value(process.routing.queue_kind(name))
             if kind is None:
                 raise errors.QueueNotFound(name)
-            return self._count(name, kind, cap=None)
+            return self._count(name, kind, None)
         traits = topology.traits_of(name, arguments, exclusive=exclusive, auto_delete=auto_delete)
         owner = process.ledger.worker if exclusive else None
         kind = self._value(
@@ -287,19 +284,19 @@ class Channel(base.StdChannel):
                 max_length=traits.max_length,
             )
         )
-        if kind == "locked":
-            raise errors.ResourceLocked(name)
         if kind == "job":
             self._job_queues.add(name)
-            return DeclareOk(name, 0, 0) if nowait else self._count(name, kind, cap=CHEAP_COUNT_CAP)
+            return DeclareOk(name, 0, 0) if nowait else self._count(name, kind, CHEAP_COUNT_CAP, process.ledger.worker)
         if exclusive:
             process.keeper.kept_queues.add(name)
-        return self._count(name, kind, cap=None)
+        # kombu warns of a second node of this name where somebody else consumes; what a lost connection of ours
+        # left on the books is no such thing
+        return self._count(name, kind, None, process.ledger.worker)
 
-    def _count(self, queue: str, kind: str, cap: int | None) -> DeclareOk:
+    def _count(self, queue: str, kind: str, cap: int | None, besides: str | None = None) -> DeclareOk:
         routing = self.process.routing
         messages = self._value(routing.queue_count(queue, cap) if kind == "job" else routing.mail_count(queue))
-        return DeclareOk(queue, messages, self._value(routing.consumer_count(queue)))
+        return DeclareOk(queue, messages, self._value(routing.consumer_count(queue, besides=besides)))
 
     def queue_bind(
         self,
@@ -359,22 +356,28 @@ class Channel(base.StdChannel):
 
     def close(self) -> None:
         """Cancel the channel's consumers and leave the connection."""
-        link, self.connection = self.connection, None
+        link = self.connection
         if link is None:
             return
         link.channels.discard(self)
         if link.is_closed:
+            self.connection = None
             return
-        mine = [tag for tag, s in link.pump.subscriptions.items() if s.channel is self]
-        for tag in mine:
-            link.pump.unsubscribe(tag)
-            self.process.keeper.consumers.pop(f"{tag}#{self.channel_id}", None)
-        if mine:
-            known_as = [f"{tag}#{self.channel_id}" for tag in mine]
-            self._query(self.process.routing.depart(self.process.ledger.worker, known_as))
+        self._depart([s for s in link.pump.subscriptions.values() if s.channel is self])
         if not self.reports_start:
             # AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later
             self.basic_recover()
+        self.connection = None
+
+    def _depart(self, subscriptions: list[Subscription]) -> None:
+        link = self.connection
+        for subscription in subscriptions:
+            self.process.keeper.consumers.pop(subscription.known_as, None)
+            if link is not None:
+                link.pump.unsubscribe(subscription.tag)
+        if subscriptions:
+            known_as = [s.known_as for s in subscriptions]
+            self._query(self.process.routing.depart(self.process.ledger.worker, known_as))
 
     @property
     def _link(self) -> Link:

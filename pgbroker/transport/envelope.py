@@ -52,14 +52,15 @@ class Envelope:
             ValueError: ``eta``, ``expires`` or ``expiration`` cannot be read.
         """
         headers, properties = self.headers, self.properties
-        expires = headers.get("expires")
+        is_task = "task" in headers  # other protocols have headers of these names too (remote control: a float)
+        eta, expires = (headers.get("eta"), headers.get("expires")) if is_task else (None, None)
         ttl_ms = properties.get("expiration")
         return Message(
             queue=queue,
             task_id=_text(headers.get("id") or properties.get("correlation_id")),
             task_name=_text(headers.get("task")),
             priority=self.priority,
-            run_after=_point_in_time(headers.get("eta"), "eta"),
+            run_after=_point_in_time(eta, "eta"),
             expires_at=_point_in_time(expires, "expires"),
             ttl_seconds=float(ttl_ms) / 1000 if ttl_ms not in (None, "") and expires is None else None,
             dedupe_key=_text(properties.get("dedupe_key")),
@@ -115,7 +116,7 @@ def open_claimed(claimed: Claimed, channel: Any, consumer_tag: str | None) -> De
     park the task again by the worker's own clock.
     """
     headers = loads(claimed.headers) if claimed.headers else {}
-    if headers.get("eta") is not None:
+    if headers.get("eta") is not None and "task" in headers:
         headers["held_eta"] = headers["eta"]
         headers["eta"] = None
     delivery_info = {

@@ -41,9 +41,13 @@ POLLING_SECONDS = 1.0
 
 @dataclasses.dataclass(slots=True)
 class Subscription:
-    """One consumer: ``callback`` gets each message of ``queue``."""
+    """One consumer: ``callback`` gets each message of ``queue``.
+
+    ``known_as`` is its tag on the books: kombu numbers tags in each process from 1.
+    """
 
     tag: str
+    known_as: str
     queue: str
     is_transient: bool
     no_ack: bool
@@ -432,15 +436,18 @@ class Pump:
             return
         self._unregister()
         tags = set(self.subscriptions)
+        known_as = [s.known_as for s in self.subscriptions.values()]
+        for name in known_as:
+            self.keeper.consumers.pop(name, None)
         if not is_lost and self.session.is_open:
             try:
-                self._wind_up(tags)
+                self._wind_up(tags, known_as)
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
         self.ledger.retire(tags | {""})
-        for tag in tags:
-            self.keeper.consumers.pop(tag, None)
+        if is_lost and known_as:
+            self.ledger.say(self.routing.depart(self.ledger.worker, known_as))
         self.subscriptions.clear()
         self.session.close()
         if self.listener is not None:
@@ -448,15 +455,15 @@ class Pump:
         self.waker.close()
         self.keeper.nudge()
 
-    def _wind_up(self, tags: set[str]) -> None:
+    def _wind_up(self, tags: set[str], known_as: list[str]) -> None:
         self.subscriptions.clear()  # what a claim under way still brings is given back
         if self.session.is_busy:
             self._receive(wait=True)
         self.ledger.retire(tags | {""})
         self.ledger.give_back(0.0)
         self.keeper.say_everything(self.session)
-        if tags:
-            self.session.query(*self.routing.depart(self.ledger.worker, list(tags)))
+        if known_as:
+            self.session.query(*self.routing.depart(self.ledger.worker, known_as))
 
 
 def _nothing() -> None:

@@ -1,9 +1,11 @@
 -- Make a queue unless it is there. Declaring a transient queue again counts as use and puts its expiry off.
 --   p_transient        exclusive, auto-delete or x-expires: its messages are no jobs
---   p_owner            for an exclusive queue, the process that owns it; others are refused
+--   p_owner            for an exclusive queue, the process that owns it: the queue goes with it. A second process that
+--                      declares it is told of the other consumer and takes the queue over, since a worker that was
+--                      killed must be able to start again under its name at once
 --   p_expires_seconds  a transient queue that nobody uses for so long goes away; null: no such limit
 --   p_ttl_seconds, p_max_length   x-message-ttl and x-max-length, for transient queues
--- Returns: the kind of the queue that is there now, 'job' or 'transient'; 'locked' if it is somebody else's own.
+-- Returns: the kind of the queue that is there now, 'job' or 'transient'.
 -- Reads before it writes, so that a declare of what is there costs no row and no commit.
 create or replace function pgbroker.declare_queue(
     p_queue text, p_arguments text default null, p_transient boolean default false, p_owner text default null,
@@ -17,15 +19,14 @@ declare
 begin
     select * into v_row from pgbroker.transient_queues where name = p_queue;
     if found then
-        if v_row.lives_until < v_now and v_row.owner is distinct from p_owner then
-            perform pgbroker.delete_queue(p_queue);
-        elsif v_row.owner is not null and v_row.owner is distinct from p_owner then
-            return 'locked';
-        else
-            update pgbroker.transient_queues set lives_until = greatest(lives_until, v_now + make_interval(secs => expires_seconds))
-            where name = p_queue and expires_seconds is not null;
-            return 'transient';
+        if p_owner is distinct from v_row.owner and p_owner is not null or v_row.expires_seconds is not null then
+            perform set_config('synchronous_commit', 'off', true);
+            update pgbroker.transient_queues
+            set owner = coalesce(p_owner, owner),
+                lives_until = greatest(lives_until, v_now + make_interval(secs => expires_seconds))
+            where name = p_queue;
         end if;
+        return 'transient';
     end if;
     if exists (select from pgbroker.queues where name = p_queue) then
         return 'job';
