@@ -14,6 +14,7 @@ from pgbroker.transport import scheme as _scheme
 if TYPE_CHECKING:
     from pgbroker.errors import DedupeNotSupported, DuplicateJob, PgBrokerError, Unroutable
     from pgbroker.model import Job, JobStatus, QueueStats, compute_backoff
+    from pgbroker.publishing.task import Task
     from pgbroker.queue.job_queue import JobQueue
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "JobStatus",
     "PgBrokerError",
     "QueueStats",
+    "Task",
     "Unroutable",
     "compute_backoff",
 ]
@@ -38,6 +40,7 @@ _HOMES = {
     "JobStatus": "pgbroker.model",
     "PgBrokerError": "pgbroker.errors",
     "QueueStats": "pgbroker.model",
+    "Task": "pgbroker.publishing.task",
     "Unroutable": "pgbroker.errors",
     "compute_backoff": "pgbroker.model",
 }

@@ -60,11 +60,11 @@ class Routing:
 
     def consumer_count(self, queue: str, *, besides: str | None = None) -> Call:
         """Row: living consumers of the queue, of all processes or of all but one."""
-        return (
-            f"select count(*) from {self.prefix}consumers"
-            " where queue = %s and lives_until > statement_timestamp() and worker is distinct from %s",
-            (queue, besides),
+        sql = (
+            f"select count(*) from {self.prefix}consumers "
+            "where queue = %s and lives_until > statement_timestamp() and worker is distinct from %s"
         )
+        return sql, (queue, besides)
 
     def declare_queue(
         self,

@@ -129,12 +129,10 @@ class ListeningSource:
                 self._check_at = now + self._interval
             elif fresh:
                 rows = self._register(fresh)
-            # Notifications that came along with an answer do not make the socket readable again.
             rows += self._take(wanted)
             if rows:
                 return rows
             self._poke.wait(min(seconds, self._check_at - now, TURN_SECONDS), self._session.fileno())
-            self._session.pump()
             return self._take(wanted)
         finally:
             if self._session.is_busy:  # interrupted from outside, by a signal or a greenlet's time-out
@@ -153,9 +151,18 @@ class ListeningSource:
         return read_arrays(self._session.query(*call, timeout=ANSWER_SECONDS))
 
     def _take(self, wanted: Wanted) -> list[StoredResult]:
-        named = set(self._session.take_payloads())
-        ids = list(wanted) if "" in named else [task_id for task_id in named if task_id in wanted]
-        return read_rows(self._session.query(*self._calls.get(ids), timeout=ANSWER_SECONDS)) if ids else []
+        """What has been notified; afterwards no notification is left that the socket would not tell of."""
+        rows: list[StoredResult] = []
+        while True:
+            # Notifications that came along with an answer do not make the socket readable again, and some lie in
+            # libpq, which hands them on when it is asked for the next answer.
+            self._session.pump()
+            named = set(self._session.take_payloads())
+            if not named:
+                return rows
+            ids = list(wanted) if "" in named else [task_id for task_id in named if task_id in wanted]
+            if ids:
+                rows += read_rows(self._session.query(*self._calls.get(ids), timeout=ANSWER_SECONDS))
 
 
 class PollingSource:

@@ -15,7 +15,7 @@ from pgbroker import errors
 from pgbroker.queue.ledger import Tag
 from pgbroker.queue.routing import Dispatched, Mail
 from pgbroker.queue.store import Call, Claimed, Published, Report
-from pgbroker.transport import topology
+from pgbroker.transport import receipts, topology
 from pgbroker.transport.envelope import DeliveredMessage, Envelope, open_claimed, open_mail
 from pgbroker.transport.pump import Subscription
 from pgbroker.transport.qos import PrefetchWindow
@@ -83,6 +83,7 @@ class Channel(base.StdChannel):
         went_to = [Dispatched(*found) for found in self._query(call)]
         if not exchange and went_to and went_to[0].kind == "job":
             self._job_queues.add(routing_key)
+        receipts.hand_in(d for d in went_to if d.kind == "job")
         if not went_to and exchange and ("task" in message.headers or mandatory):
             raise errors.Unroutable(exchange, routing_key)
 
@@ -92,7 +93,9 @@ class Channel(base.StdChannel):
         call = self.process.store.publish(
             row, wait_seconds=self.options.dedupe_wait_seconds if row.dedupe_key else None
         )
-        return Published(*self._query(call)[0])
+        published = Published(*self._query(call)[0])
+        receipts.hand_in((published,))
+        return published
 
     # -- consuming ----------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Pump:
         self._loop: Any = None
         self._timer: Any = None
         self._timer_at = 0.0
-        self._is_draining = False
+        self._is_draining = self._is_ticking = False
         self._expect: Callable[[list[tuple[Any, ...]]], None] | None = None
         self._on_failure: Callable[[], None] | None = None
         self._sent_at = self._settled_at = 0.0
@@ -160,7 +160,13 @@ class Pump:
         """Send the next statement if there is one to send; never waits."""
         if self.is_closed:
             return
-        now = time.monotonic()
+        self._is_ticking = True
+        try:
+            self._send_next(time.monotonic())
+        finally:
+            self._is_ticking = False
+
+    def _send_next(self, now: float) -> None:
         if self.session.is_busy:
             if now - self._sent_at > STATEMENT_DEADLINE_SECONDS:
                 self._fail(errors.ConnectionLost(f"no answer from Postgres within {STATEMENT_DEADLINE_SECONDS:g} s"))
@@ -400,6 +406,7 @@ class Pump:
         self._look_at = now + max(pause, 0.001)
         self._look_now = is_ready
         self._mail_now = self._mail_now or (has_mail and self._has_mailbox)
+        self._arm(self._look_at)
 
     # -- timers and the end -------------------------------------------------------------------------
 
@@ -424,6 +431,9 @@ class Pump:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_later(max(0.0, at - now), _nothing), at
+        if self._is_ticking:
+            # kombu's hub has worked out how long it will sleep before it calls the ticks
+            self.waker.poke()
 
     def close(self, *, is_lost: bool = False) -> None:
         """Stop. What was not started is given back, what is to be said is said.

@@ -26,7 +26,12 @@ class Waker:
 
     def signal(self) -> None:
         """Interrupt the owner's wait, unless the owner itself calls or a signal is under way."""
-        if self._is_pending or threading.get_ident() == self._owner:
+        if threading.get_ident() != self._owner:
+            self.poke()
+
+    def poke(self) -> None:
+        """Let the owner's next wait end at once, whoever calls."""
+        if self._is_pending:
             return
         self._is_pending = True
         try:

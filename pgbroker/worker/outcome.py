@@ -63,11 +63,12 @@ class _Follower:
     def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
         exc: Any = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(exc, exceptions.Reject):
+            requeue, reason = exc.requeue, f"Reject: {exc.reason}"  # type: ignore[attr-defined]
             # also after an early ack, where Celery itself has nothing left to reject
-            if exc.requeue:
-                self.ledger.put_back(self.tag, reason=f"Reject: {exc.reason}", max_requeues=self.max_requeues)
+            if requeue:
+                self.ledger.put_back(self.tag, reason=reason, max_requeues=self.max_requeues)
             else:
-                self.ledger.bury(self.tag, f"Reject: {exc.reason}")
+                self.ledger.bury(self.tag, reason)
         elif isinstance(exc, Retry):
             self.ledger.end(self.tag, "RETRY")
         elif isinstance(exc, Ignore):

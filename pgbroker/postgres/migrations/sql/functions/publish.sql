@@ -10,7 +10,8 @@
 -- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job.
 -- Locks: the new row; an insert whose key is being inserted by an open transaction waits for its end.
 -- A duplicate raises nothing, so a caller's transaction stays usable. A holder that has expired does not count: it is
--- cancelled here. Index: jobs_live_dedupe.
+-- cancelled here. Nor does a holder that runs the task of the same id: it is handing on (a retry, a replacement), so it
+-- ends here as DONE and the key passes to the new job in this one statement. Index: jobs_live_dedupe.
 create or replace function pgbroker.publish(
     p_queue text, p_task_id text, p_task_name text, p_priority integer, p_run_after timestamptz, p_expires_at timestamptz,
     p_delay_seconds double precision, p_ttl_seconds double precision, p_dedupe_key text, p_max_attempts integer,
@@ -23,7 +24,7 @@ declare
     v_now timestamptz := clock_timestamp();
     v_run_after timestamptz := coalesce(p_run_after, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
     v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
-    v_holder_expires timestamptz;
+    v_holder pgbroker.jobs_live;
 begin
     if p_dedupe_key is null then
         insert into pgbroker.jobs_live (run_after, enqueued_at, expires_at, priority, max_attempts, queue, task_id, task_name,
@@ -45,22 +46,26 @@ begin
             on conflict (queue, dedupe_key) where dedupe_key is not null do nothing
             returning jobs_live.job_id into publish.job_id;
             exit when publish.job_id is not null;
-            select j.job_id, j.task_id, case when j.status = 'PENDING' then j.expires_at end
-            into publish.duplicate_of, publish.duplicate_task_id, v_holder_expires
-            from pgbroker.jobs_live j where j.queue = p_queue and j.dedupe_key = p_dedupe_key;
-            if publish.duplicate_of is not null then
-                if v_holder_expires is null or v_holder_expires > v_now then
+            select * into v_holder from pgbroker.jobs_live j where j.queue = p_queue and j.dedupe_key = p_dedupe_key;
+            if found then
+                if v_holder.status = 'RUNNING' and v_holder.task_id = p_task_id then
+                    delete from pgbroker.jobs_live j where j.job_id = v_holder.job_id and j.claim = v_holder.claim;
+                    if found then
+                        perform pgbroker.record_history(v_holder, 'DONE', 'RETRY', null, null);
+                    end if;
+                elsif v_holder.status = 'PENDING' and v_holder.expires_at <= v_now then
+                    perform pgbroker.cancel(v_holder.job_id, 'EXPIRED', 'expired before it was claimed');
+                else
+                    publish.duplicate_of := v_holder.job_id;
+                    publish.duplicate_task_id := v_holder.task_id;
                     return;
                 end if;
-                perform pgbroker.cancel(publish.duplicate_of, 'EXPIRED', 'expired before it was claimed');
             elsif current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
                 -- the holder is invisible to this snapshot: it was committed after it was taken. It is a duplicate of
                 -- a job that cannot be named.
                 publish.duplicate_of := 0;
                 return;
             end if;
-            publish.duplicate_of := null;
-            publish.duplicate_task_id := null;
         end loop;
     end if;
     -- A job further in the future than any fallback poll wakes nobody: whoever sleeps looks again before it is due.

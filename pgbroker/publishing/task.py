@@ -1,0 +1,101 @@
+"""``task_cls="pgbroker:Task"``: dedupe keys on tasks, and results that know whether they are duplicates."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import celery
+
+from pgbroker.errors import DuplicateJob
+from pgbroker.transport import receipts
+
+DedupeKey = str | bool | Callable[[tuple[Any, ...], dict[str, Any]], str | None] | None
+
+
+class Task(celery.Task):  # type: ignore[type-arg]
+    """A Celery task whose calls may carry a dedupe key.
+
+    Attributes:
+        dedupe_key: Key of every call: a format string over the bound arguments (``"collect:{place_id}"``), a
+            callable ``(args, kwargs) -> str | None``, or ``True`` for the task's name and arguments.
+        dead_letter: ``False``: a failure for good leaves no dead letter.
+    """
+
+    dedupe_key: DedupeKey = None
+    dead_letter: bool = True
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *more: Any,
+        dedupe_key: str | None = None,
+        on_duplicate: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Publish a call; see ``celery.Task.apply_async``.
+
+        Args:
+            args: Positional arguments of the task.
+            kwargs: Keyword arguments of the task.
+            task_id: Id of the call, made up if not given.
+            *more: As Celery has them.
+            dedupe_key: Holds until this call really ends: another call with this key in this queue is not stored.
+                Wins over the task's own key.
+            on_duplicate: ``"raise"``: a duplicate raises.
+            **options: As Celery has them.
+
+        Returns:
+            The result. For a duplicate it is that of the live job, with ``duplicate`` true.
+
+        Raises:
+            DuplicateJob: The key is held, and ``on_duplicate`` is ``"raise"``.
+        """
+        if on_duplicate not in (None, "raise"):
+            raise ValueError(f'on_duplicate must be "raise" or None, not {on_duplicate!r}')
+        key = dedupe_key if dedupe_key is not None else self._own_key(task_id, args, kwargs)
+        if key is not None:
+            options["dedupe_key"] = key
+        with receipts.collect() as found:
+            result: Any = super().apply_async(args, kwargs, task_id, *more, **options)
+        twin = next((receipt for receipt in found if receipt.duplicate_of is not None), None)
+        if twin is not None and twin.duplicate_task_id is not None:
+            if on_duplicate == "raise":
+                raise DuplicateJob(twin.duplicate_of or 0, twin.duplicate_task_id)
+            result = self.AsyncResult(twin.duplicate_task_id)
+        result.duplicate = twin is not None
+        return result
+
+    def _own_key(self, task_id: str | None, args: Any, kwargs: Any) -> str | None:
+        request = self.request
+        if task_id is not None and task_id == request.id:
+            # a retry: the key that the running job holds passes on, wherever it came from
+            inherited: str | None = (getattr(request, "properties", None) or {}).get("dedupe_key")
+            return inherited
+        return self.dedupe_key_of(tuple(args or ()), dict(kwargs or {}))
+
+    def dedupe_key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """The key that the task's own ``dedupe_key`` gives a call, or ``None``.
+
+        Raises:
+            ValueError: The format string names an argument that the call does not have.
+        """
+        rule = self.dedupe_key
+        if rule is None or rule is False:
+            return None
+        if rule is True:
+            text = json.dumps([args, kwargs], sort_keys=True, default=repr)
+            return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()}"
+        if callable(rule):
+            return rule(args, kwargs)
+        try:
+            bound = inspect.signature(self.run).bind(*args, **kwargs)
+            bound.apply_defaults()
+            return str(rule).format(**bound.arguments)
+        except (TypeError, KeyError, IndexError) as exc:
+            raise ValueError(f"dedupe_key {rule!r} of task {self.name} does not fit this call: {exc}") from None
