@@ -28,6 +28,7 @@ app = Celery(
     "celery_app",
     broker=URL,
     backend=URL,
+    task_cls="pgbroker:Task",
     include=["celery_app.tasks"],
     broker_connection_retry_on_startup=True,
     # Documents are small and differ in urgency: a worker that hoards messages would defeat the priorities.

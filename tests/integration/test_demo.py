@@ -48,6 +48,16 @@ def demo(tmp_path: Path) -> Start:
     return start
 
 
+def read_until(beginning: str, process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    output = ""
+    for line in process.stdout:
+        output += line
+        if line.startswith(beginning):
+            return output
+    pytest.fail(f"no line begins with {beginning!r} in:\n{output}")
+
+
 def worker_pid(output: str) -> int:
     match = re.search(r"^Worker: process (\d+)", output, re.MULTILINE)
     assert match is not None, output
@@ -80,16 +90,23 @@ def test_shows_everything_on_a_server_of_its_own_and_leaves_nothing_running(
     assert not embedded.is_running(server)
 
 
-def test_runs_on_a_given_server(demo: Start, documents: Path, database: Database) -> None:
+def test_runs_on_a_given_server_and_checks_anew_what_changes_meanwhile(
+    demo: Start, documents: Path, database: Database
+) -> None:
     process = demo(documents, url=database.url)
-    output, _ = process.communicate(timeout=100)
+    output = read_until("Another look at the files is due", process)
+    (documents / "docs" / "a.md").write_text("# A\n\n# B\n\n[x](nowhere.md)\n")
+    rest, _ = process.communicate(timeout=100)
+    output += rest
     assert process.returncode == 0, output
+    assert "Another look: 1 changed, 1 as they were" in rest
+    assert "docs/a.md:5: nowhere.md: no such file" in rest
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("select task_name, count(*) from pgbroker.job_log where status = 'DONE' group by task_name")
         counts = {name.removeprefix("celery_app.tasks."): number for name, number in cursor.fetchall()}
         cursor.execute("select dedupe_key from pgbroker.job_log where dedupe_key is not null order by 1")
         keys = [key for (key,) in cursor.fetchall()]
-    assert counts == {"add": 1, "collect": 3, "analyse": 2, "check": 2, "build": 1, "recheck": 1}
+    assert counts == {"add": 1, "collect": 4, "analyse": 3, "check": 3, "build": 2, "recheck": 1}
     names = ("README.md", "docs/a.md", "docs/binary.md")
     assert keys == [*(f"collect:{documents / name}" for name in names), f"recheck:{documents}"]
 
@@ -99,13 +116,8 @@ def test_interrupted_it_stops_its_worker(
     demo: Start, documents: Path, database: Database, number: signal.Signals
 ) -> None:
     process = demo(documents, url=database.url)
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        if line.startswith("Worker: process"):
-            process.send_signal(number)
-            break
+    output = read_until("Worker: process", process)
+    process.send_signal(number)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output + rest
     assert "Interrupted" in rest
