@@ -114,14 +114,16 @@ class ListeningSource:
         self._poke = poke
         self._channel = _new_channel()
         self._interval = options.poll_interval
+        self._is_listening = False
         self._check_at = 0.0
 
     def read(self, wanted: Wanted, fresh: Wanted, seconds: float) -> list[StoredResult]:
         """See :meth:`Source.read`."""
         try:
-            if not self._session.is_open:
+            if not (self._is_listening and self._session.is_open):
+                self._is_listening = False
                 self._session.query(f'listen "{self._channel}"', timeout=ANSWER_SECONDS)
-                self._check_at = 0.0
+                self._is_listening, self._check_at = True, 0.0
             rows: list[StoredResult] = []
             now = time.monotonic()
             if now >= self._check_at:
