@@ -144,6 +144,7 @@ class Session:
                 except psycopg2.Error:
                     pass
                 self._connection = self._cursor = None
+                self._in_flight = False
             else:
                 self.discard()
 
@@ -193,7 +194,13 @@ class Session:
                 raise RuntimeError("a statement is in flight on this session: receive() its answer first")
             self.connect()
             self.send(sql, args)
-            return self.receive(timeout)
+            try:
+                return self.receive(timeout)
+            except errors.PgBrokerError:
+                raise
+            except BaseException:  # a time limit, a killed greenlet, Ctrl-C: the answer would meet the next statement
+                self.close()
+                raise
 
     def send(self, sql: str, args: Sequence[Any] = ()) -> None:
         """Send one statement and return at once; :meth:`receive` brings the answer."""
@@ -204,6 +211,8 @@ class Session:
             self._cursor.execute(sql, args) if args else self._cursor.execute(sql.replace("%%", "%"))
         except psycopg2.Error as exc:
             raise self._failed(exc) from None
+        except ValueError as exc:  # also UnicodeEncodeError; nothing was sent
+            raise errors.DatabaseError(f"an argument cannot be sent to Postgres: {exc}") from None
         self._in_flight = True
 
     def receive(self, timeout: float | None = STATEMENT_DEADLINE_SECONDS) -> list[tuple[Any, ...]]:
@@ -240,8 +249,16 @@ class Session:
             raise self._failed(exc) from None
 
     def take_notifications(self) -> list[str]:
-        """Channels that were notified since the last call; those that came along with answers too."""
-        if self._connection is None or not self._connection.notifies:
+        """Channels that were notified since the last call.
+
+        What arrived together with an answer lies in libpq, and the socket will not become readable again for it:
+        hence the look before the list is read.
+        """
+        if not self.is_open:
+            return []
+        if not self._in_flight:
+            self.pump()
+        if not self._connection.notifies:
             return []
         channels = [notify.channel for notify in self._connection.notifies]
         del self._connection.notifies[:]

@@ -85,7 +85,11 @@ class SessionPool:
     def _give_back(self, session: Session) -> None:
         with self._changed:
             self._lent -= 1
-            keep = session.is_open and (self.cap is None or len(self._idle) + self._lent < self.cap)
+            keep = (
+                session.is_open
+                and not session.is_busy
+                and (self.cap is None or len(self._idle) + self._lent < self.cap)
+            )
             if keep:
                 self._idle.append((time.monotonic(), session))
                 if self._closer is None or not self._closer.is_alive():
@@ -112,22 +116,21 @@ class SessionPool:
 
 
 def is_alive(session: Session) -> bool:
-    """Whether an idle session's socket says nothing bad; one look, no round trip.
+    """Whether an idle session's socket says nothing bad; a look or two, no round trip.
 
-    An idle connection has nothing to read: if there is something, it is the server's farewell (or a notice,
-    which :meth:`Session.pump` takes in).
+    An idle connection has nothing to read: if there is something, it is the server's farewell, behind which the
+    end of the stream lies (or a notice, which :meth:`Session.pump` takes in).
     """
-    if not session.is_open:
-        return False
-    poller = select.poll()
-    poller.register(session.fileno(), select.POLLIN)
-    if not poller.poll(0):
-        return True
     try:
-        session.pump()
+        while session.is_open:
+            poller = select.poll()
+            poller.register(session.fileno(), select.POLLIN)
+            if not poller.poll(0):
+                return True
+            session.pump()
     except errors.ConnectionLost:
-        return False
-    return session.is_open
+        pass
+    return False
 
 
 _pools: dict[tuple[Any, ...], SessionPool] = {}

@@ -23,10 +23,10 @@ def runtime_grants(schema: str, role: str) -> str:
             f"grant {rights} on all tables in schema {place} to {who};",
             f"revoke insert, update, delete, truncate on {place}.{VERSION_TABLE} from {who};",
             f"grant usage on all sequences in schema {place} to {who};",
-            f"grant execute on all functions in schema {place} to {who};",
+            f"grant execute on all routines in schema {place} to {who};",
             f"alter default privileges in schema {place} grant {rights} on tables to {who};",
             f"alter default privileges in schema {place} grant usage on sequences to {who};",
-            f"alter default privileges in schema {place} grant execute on functions to {who};",
+            f"alter default privileges in schema {place} grant execute on routines to {who};",
         ]
     )
 

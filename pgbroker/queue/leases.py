@@ -105,6 +105,9 @@ class LeaseKeeper:
                 if not retry_seconds:
                     logger.warning("the lease thread lost its connection, trying again: %s", exc)
                 retry_seconds = min(MAX_RETRY_SECONDS, max(0.1, retry_seconds * 2)) * random.uniform(0.7, 1.0)
+                # after an outage every lease has run out: let those who live renew theirs first
+                self._reap_at = max(self._reap_at, time.monotonic() + self.options.lease_seconds)
+                self._renew_at = 0.0
             except Exception:  # a lease thread that dies silently would let every lease run out
                 logger.exception("error in the lease thread, which goes on")
                 retry_seconds = MAX_RETRY_SECONDS
@@ -130,8 +133,8 @@ class LeaseKeeper:
         if age is not None and age >= STALE_NEWS_SECONDS:
             self.say_everything(self._session)
         if now >= self._renew_at:
-            if len(self.ledger):
-                self._query(self.store.renew(self.ledger.worker, self.options.lease_seconds))
+            if claims := self.ledger.claims():
+                self._query(self.store.renew(self.ledger.worker, self.options.lease_seconds, claims))
             self._renew_at = time.monotonic() + self._renew_interval
         if now >= self._attend_at:
             if self.consumers or self.kept_queues:

@@ -58,6 +58,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._held)
 
+    def claims(self) -> list[int]:
+        """The claims whose leases this process wants: what it holds, and what ended and is still to be said."""
+        with self._lock:
+            return [*self._held, *self._report.done_claims]
+
     # -- from delivery to settlement ----------------------------------------------------------------
 
     def deliver(self, tag: Tag, consumer_tag: str) -> None:

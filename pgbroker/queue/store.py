@@ -16,6 +16,15 @@ from pgbroker.postgres.sql_files import in_statement
 Call = tuple[str, tuple[Any, ...]]
 
 
+def storable(text: str) -> str:
+    """The text without what a Postgres text cannot hold: NUL and lone surrogates become replacement characters."""
+    return (
+        text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        if not text.isascii() or "\x00" in text
+        else text
+    )
+
+
 class Message(NamedTuple):
     """What is published; the order is that of the parameters of ``publish()``.
 
@@ -176,7 +185,7 @@ class Store:
         return f"select {self.prefix}bury(%s::bigint[], %s::bigint[], %s::text[])", (
             list(ids),
             list(claims),
-            list(reasons),
+            [storable(reason) for reason in reasons],
         )
 
     def release(self, ids: Sequence[int], claims: Sequence[int]) -> Call:
@@ -191,13 +200,17 @@ class Store:
             job_id,
             claim,
             delay_seconds,
-            reason,
+            None if reason is None else storable(reason),
             max_requeues,
         )
 
-    def renew(self, worker: str, lease_seconds: float) -> Call:
-        """Extend all leases of one worker process. Row: how many claims it holds."""
-        return f"select {self.prefix}renew(%s, %s)", (worker, lease_seconds)
+    def renew(self, worker: str, lease_seconds: float, claims: Sequence[int] | None = None) -> Call:
+        """Extend leases of one worker process, all of them or those of ``claims``. Row: how many it holds."""
+        return f"select {self.prefix}renew(%s, %s, %s::bigint[])", (
+            worker,
+            lease_seconds,
+            None if claims is None else list(claims),
+        )
 
     def reap(self, limit: int = 1000) -> Call:
         """Take back what lies under leases that ran out. Rows: id and new status."""

@@ -14,7 +14,7 @@ from kombu.utils.json import dumps, loads
 
 from pgbroker.queue.ledger import Tag
 from pgbroker.queue.routing import Mail
-from pgbroker.queue.store import Claimed, Message
+from pgbroker.queue.store import Claimed, Message, storable
 
 #: Where the body is text, kombu names its encoding; anything else is bytes already.
 _TEXT = "utf-8"
@@ -85,7 +85,7 @@ def _text_encoding(content_encoding: str | None) -> str:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value).replace("\x00", "\ufffd")
+    return None if value is None else storable(str(value))
 
 
 def _point_in_time(value: Any, name: str) -> dt.datetime | None:

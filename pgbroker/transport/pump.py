@@ -174,11 +174,11 @@ class Pump:
             return
         call = self._choose(now)
         if call is not None:
+            self._sent_at = now
             try:
                 self.session.send(*call)
             except errors.PgBrokerError as exc:
                 self._fail(exc)
-            self._sent_at = now
 
     def on_readable(self, *_: Any) -> None:
         """Take what the socket has: notifications, the answer to the statement in flight."""
@@ -301,7 +301,7 @@ class Pump:
         )
 
     def _say(self, call: Call) -> Call:
-        self._expecting(lambda rows: None, lambda: self.ledger.return_call(call))
+        self._expecting(_ignore, lambda: self.ledger.return_call(call))
         return call
 
     def _doze(self) -> Call:
@@ -320,17 +320,21 @@ class Pump:
     def _receive(self, *, wait: bool) -> None:
         try:
             is_complete = wait or self.session.pump()
-            if self.listener is not None and self.listener.is_open:
-                self.listener.pump()
-                self._notified(self.listener.take_notifications())
             rows = self.session.receive() if is_complete and self.session.is_busy else None
         except errors.PgBrokerError as exc:
             self._fail(exc)
-        self._notified(self.session.take_notifications())
+            return
         if rows is not None:
             done, self._expect, self._on_failure = self._expect, None, None
             if done is not None:
                 done(rows)
+        # after the answer: a claim that came back short was made before whatever is notified now
+        try:
+            self._notified(self.session.take_notifications())
+            if self.listener is not None and self.listener.is_open:
+                self._notified(self.listener.take_notifications())
+        except errors.PgBrokerError as exc:
+            self._fail(exc)
 
     def _fail(self, exc: errors.PgBrokerError) -> None:
         """Keep what could not be said, and raise what makes the owner connect again."""
@@ -474,6 +478,10 @@ class Pump:
         self.keeper.say_everything(self.session)
         if known_as:
             self.session.query(*self.routing.depart(self.ledger.worker, known_as))
+
+
+def _ignore(rows: list[tuple[Any, ...]]) -> None:
+    """The answer to a statement that only had to be said."""
 
 
 def _nothing() -> None:

@@ -9,6 +9,10 @@ language plpgsql as $$
 declare
     v_channel text;
 begin
+    -- the usual case under load: nobody sleeps
+    if not exists (select from pgbroker.sleepers n where n.queue = p_queue) then
+        return;
+    end if;
     delete from pgbroker.sleepers s
     where (s.channel, s.queue) in (
         select n.channel, n.queue from pgbroker.sleepers n
