@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from celery import exceptions
 from celery.exceptions import Ignore, Retry
 from celery.worker.request import Request
@@ -61,7 +62,9 @@ class _Follower:
             self.ledger.end(self.tag, "SUCCESS")
 
     def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
-        exc: Any = getattr(exc_info.exception, "exc", exc_info.exception)
+        exc: Any = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
         if isinstance(exc, exceptions.Reject):
             requeue, reason = exc.requeue, f"Reject: {exc.reason}"  # type: ignore[attr-defined]
             # also after an early ack, where Celery itself has nothing left to reject

@@ -1,0 +1,24 @@
+"""A database with workers on it, for each test or for a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_site import Site, Worker
+
+
+@pytest.fixture
+def site(database: Any, tmp_path: Path) -> Iterator[Site]:
+    """A site of its own for one test."""
+    site = Site(database, tmp_path)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def worker(site: Site) -> Callable[..., Worker]:
+    """Start workers on the test's database."""
+    return site.worker
