@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.pool import SessionPool
 from pgbroker.queue.routing import routing_for
@@ -17,15 +16,12 @@ def declare_once(pool: SessionPool, queue: str) -> None:
     """Make the job queue unless it is there, in a transaction of its own.
 
     Raises:
-        ResourceLocked: The queue is exclusive to another connection.
         ValueError: The queue is transient, so that it holds no jobs.
     """
     options = pool.options
     if (options, queue) in _declared:
         return
     kind = pool.value(*routing_for(options.schema).declare_queue(queue))
-    if kind == "locked":
-        raise errors.ResourceLocked(queue)
     if kind != "job":
         raise ValueError(
             f"queue {queue!r} is transient (exclusive, auto-delete or x-expires) and holds no jobs; use another one"

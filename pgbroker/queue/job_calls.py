@@ -154,14 +154,6 @@ class JobCalls:
             (),
         )
 
-    def ready_in(self, queues: Sequence[str], seconds: float) -> Call:
-        """Row: 0 if a job is ready, seconds until the next is due if that is within ``seconds``, else ``None``."""
-        return f"select {self.prefix}ready_in(%s::text[], %s)", (list(queues), seconds)
-
-    def queue_channels(self, queues: Sequence[str]) -> Call:
-        """Rows: the shared channel of each queue."""
-        return f"select {self.prefix}queue_channel(q) from unnest(%s::text[]) q", (list(queues),)
-
     def rise(self, channel: str) -> Call:
         """Take back what ``doze`` registered, so that no wake-up goes to somebody who does not sleep."""
         return f"delete from {self.prefix}sleepers where channel = %s", (channel,)

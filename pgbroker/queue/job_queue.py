@@ -86,7 +86,6 @@ class JobQueue:
             TypeError: ``payload`` is not a dict with str keys or holds what JSON has not, or the type of another
                 argument is wrong.
             ValueError: An argument is out of bounds, or the queue is transient and holds no jobs.
-            ResourceLocked: The queue is exclusive to another connection.
             StatementTimeout: An open transaction held the key for longer than ``dedupe_wait_seconds``; nothing was
                 stored.
         """

@@ -72,19 +72,21 @@ class Waiter:
     def _watch(self, queues: list[str], deadline: float) -> bool:
         nap = min(self._options.poll_interval, NAP_MAX_SECONDS)
         try:
-            while True:
+            while not self._closing.is_set():
                 left = deadline - time.monotonic()
-                is_last = left <= 0 or self._closing.is_set()
+                is_last = left <= 0
                 if is_last:
                     self._deregister()
                 else:
                     self._register(queues, 2 * nap)
-                due = self._look(queues, nap)
-                if due == 0:
+                # a look of its own: the registration's look does not see what was committed while it was going on
+                due, is_ready = self._look(queues, nap)
+                if is_ready:
                     return True
                 if is_last:
                     return False
                 self._sleep(min(left, nap) if due is None else min(left, nap, max(due, 0.001)))
+            return False
         finally:
             with suppress(errors.PgBrokerError):
                 self._deregister()
@@ -95,7 +97,7 @@ class Waiter:
         if self._channels[0] != queues:
             # on the listener's own session: the pool's may be all lent
             self._listener.open()
-            rows = self._listener.session.query(*self._calls.queue_channels(queues))
+            rows = self._listener.session.query(*self._store.queue_channels(queues))
             self._channels = (queues, [str(row[0]) for row in rows])
         self._listener.open(self._channels[1])
         self._is_registered = True
@@ -109,14 +111,15 @@ class Waiter:
             self._listener.session.query(*self._calls.rise(self._listener.channel))
             self._listener.wait(0)
 
-    def _look(self, queues: list[str], seconds: float) -> float | None:
-        call = self._calls.ready_in(queues, seconds)
+    def _look(self, queues: list[str], seconds: float) -> tuple[float | None, bool]:
+        """Seconds until the next job is due, if that is within ``seconds``, and whether one is ready now."""
+        call = self._store.doze(queues, None, seconds)
         if self._listener is None or not self._listener.session.is_open:
             rows = pool_for(self._options).query(*call)
         else:
             rows = self._listener.session.query(*call)
-        due: float | None = rows[0][0]
-        return due
+        due, is_ready, _ = rows[0]
+        return due, bool(is_ready)
 
     def _sleep(self, seconds: float) -> None:
         if self._listener is None:
@@ -164,6 +167,7 @@ class Waiters:
             self._idle.append(waiter)
             if self._closing.is_set():
                 self._close_idle()
+                pool_for(self._options).close()  # it may have lent us a session while it was being closed
 
     def close(self) -> None:
         """End all waits, and close their connections as they end."""
