@@ -75,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say("no broker to measure")
             return 2
         found = {**facts.machine(), **_broker_facts(brokers)}
+        load_before = facts.load()
         results = [(one, rounds.take(one, brokers, settings, options.rounds, _say)) for one in measurements]
+    found["load"] = f"{load_before:.2f} before, {facts.load():.2f} at the end"
     found["worker"] = f"{settings.pool}, concurrency {settings.concurrency}, prefetch multiplier {settings.prefetch}"
     print(report.facts_text(found))
     for measurement, samples in results:

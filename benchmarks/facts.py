@@ -11,6 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import kombu
 import psycopg2
+from psycopg2.extensions import make_dsn
+
+from pgbroker.postgres import embedded
 
 _CONNECT_SECONDS = 3
 
@@ -19,12 +22,16 @@ def machine() -> dict[str, str]:
     """Facts about the machine and the libraries, by name."""
     return {
         "cores": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} ({_cpu_model()})",
-        "load": f"{os.getloadavg()[0]:.2f} before the start",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "celery": version("celery"),
         "kombu": version("kombu"),
     }
+
+
+def load() -> float:
+    """How many processes wanted a core in the last minute, on average."""
+    return os.getloadavg()[0]
 
 
 def _cpu_model() -> str:
@@ -35,10 +42,7 @@ def _cpu_model() -> str:
 
 def postgres(url: str) -> str:
     """The server of a ``pgbroker://`` URL and its durability."""
-    dsn = _dsn(url)
-    if dsn is None:
-        return "embedded PostgreSQL server"
-    connection = psycopg2.connect(dsn, connect_timeout=_CONNECT_SECONDS)
+    connection = psycopg2.connect(_dsn(url), connect_timeout=_CONNECT_SECONDS)
     try:
         with connection.cursor() as cursor:
             names = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers")
@@ -52,23 +56,13 @@ def postgres(url: str) -> str:
     return f"PostgreSQL {server}, " + ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _dsn(url: str) -> str | None:
-    """The libpq form of a broker URL, without the options that are ours; None for an embedded server."""
-    if url.startswith("pgbroker+embedded:"):
-        folder = urlsplit(url).path
-        return _embedded_dsn(Path(folder)) if folder else None
+def _dsn(url: str) -> str:
+    """The libpq form of a broker URL, without the options that are ours."""
     parts = urlsplit(url)
+    if parts.scheme == "pgbroker+embedded":
+        folder = Path(parts.path) if parts.path else Path.cwd() / ".pgbroker"
+        return make_dsn(**embedded.ensure_running(folder))
     return urlunsplit(("postgresql", parts.netloc, parts.path, "", ""))
-
-
-def _embedded_dsn(folder: Path) -> str | None:
-    for pid_file in (folder / "postmaster.pid", *folder.glob("*/postmaster.pid")):
-        try:
-            _, data, _, port, socket_folder, *_ = pid_file.read_text().splitlines()
-        except (OSError, ValueError):
-            continue
-        return f"host='{socket_folder or data}' port={port} user=postgres dbname=postgres"
-    return None
 
 
 def rabbitmq(url: str) -> str:

@@ -6,9 +6,12 @@ import os
 import shutil
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import psycopg2
 from psycopg2 import sql
+
+from pgbroker.postgres import embedded
 
 DATABASE = "pgb_bench"
 _SERVER = "postgres@127.0.0.1:5432"
@@ -28,9 +31,10 @@ def resolve(explicit: str | None, cleanup: ExitStack) -> str:
         return url
     if _make_local_database():
         return f"pgbroker://{_SERVER}/{DATABASE}"
-    folder = tempfile.mkdtemp(prefix="pgbroker-bench-")
+    folder = Path(tempfile.mkdtemp(prefix="pgbroker-bench-"))
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-    return f"pgbroker+embedded://{folder}"
+    cleanup.callback(embedded.stop, folder / "data")
+    return f"pgbroker+embedded://{folder / 'data'}"
 
 
 def _make_local_database() -> bool:
