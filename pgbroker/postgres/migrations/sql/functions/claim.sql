@@ -15,7 +15,8 @@ create or replace function pgbroker.claim(
     p_worker text, p_queues text[], p_want integer, p_lease_seconds double precision, p_reports_start boolean default false,
     p_floors timestamptz[] default null, p_low_first boolean default false)
 returns setof pgbroker.jobs_live
-language plpgsql rows 16 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql rows 16 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_ids bigint[] := '{}';

@@ -10,7 +10,8 @@
 create or replace function pgbroker.doze(
     p_queues text[], p_channel text, p_seconds double precision,
     out due_seconds double precision, out is_ready boolean, out has_mail boolean)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_until timestamptz := v_now + make_interval(secs => p_seconds);

@@ -9,10 +9,12 @@ create or replace function pgbroker.settle(
     p_started_ids bigint[], p_started bigint[], p_started_early boolean[],
     p_done_ids bigint[], p_done bigint[], p_done_states text[])
 returns integer
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_count integer := 0;
+    v_slot smallint;
+    v_history_seconds text;
 begin
     if cardinality(p_started) > 0 then
         update pgbroker.jobs_live j
@@ -21,7 +23,10 @@ begin
         where j.job_id = any (p_started_ids) and j.claim = any (p_started) and j.started_at is null;
     end if;
     if cardinality(p_done) > 0 then
-        if pgbroker.history_seconds() > 0 then
+        -- here and not by calls of history_seconds() and history_slot(): an SQL function is parsed at each call
+        select value into v_history_seconds from pgbroker.settings where name = 'history_seconds';
+        if v_history_seconds is distinct from '0' then
+            v_slot := (floor(extract(epoch from v_now) / 86400)::bigint % 32)::smallint;
             with gone as (
                 delete from pgbroker.jobs_live j
                 where j.job_id = any (p_done_ids) and j.claim = any (p_done)
@@ -29,7 +34,7 @@ begin
             insert into pgbroker.job_history (slot, job_id, enqueued_at, run_after, claimed_at, started_at, finished_at,
                 status, priority, attempts, max_attempts, queue, task_id, task_name, worker, dedupe_key, last_error,
                 result_state)
-            select pgbroker.history_slot(v_now), g.job_id, g.enqueued_at, g.run_after, g.claimed_at,
+            select v_slot, g.job_id, g.enqueued_at, g.run_after, g.claimed_at,
                 coalesce(g.started_at, g.claimed_at), v_now,
                 case when p_done_states[array_position(p_done, g.claim)] = 'REVOKED' then 'CANCELLED'
                     else 'DONE' end::pgbroker.job_status, g.priority, g.attempts, g.max_attempts, g.queue,
