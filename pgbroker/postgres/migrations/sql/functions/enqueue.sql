@@ -9,8 +9,8 @@
 --   expires     neither claimed nor, while it waits inside a worker, started from this time on; null: never expires
 --   dedupe_key  nothing is stored while a live job of the queue holds this key; null: no such key
 --   task_id     null: a new uuid
--- Returns: the task id; for a duplicate the live job's (null if it is invisible to a snapshot of a stricter isolation level,
--- or has no task id).
+-- Returns: the task id; for a duplicate the live job's (null if that has none). Stricter isolation than READ COMMITTED may
+-- raise a serialization failure instead, as with any unique key.
 -- Works inside the caller's transaction, whatever that is: nothing is seen by workers before it commits, a duplicate leaves it
 -- usable, no setting of it is changed. Hence the queue is not declared either: its uncommitted row would make every other
 -- process that declares the queue wait for the caller's end.
