@@ -42,13 +42,14 @@ class Ledger:
 
     Attributes:
         worker: Names this process start in ``jobs.worker``; never used by another.
-        on_news: Called (from any thread) when there is something to say; must only signal.
+        on_news: Called (from any thread) when there is something to say; must only signal. Under gevent a worker
+            has several connections that consume, so there may be several.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.worker = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        self.on_news: Callable[[], None] | None = None
+        self.on_news: tuple[Callable[[], None], ...] = ()
         self._lock = native.new_lock()
         self._held: dict[int, Holding] = {}
         self._report = Report()
@@ -62,6 +63,17 @@ class Ledger:
         """The claims whose leases this process wants: what it holds, and what ended and is still to be said."""
         with self._lock:
             return [*self._held, *self._report.done_claims]
+
+    def tell(self, on_news: Callable[[], None]) -> None:
+        """Call this whenever there is something to say."""
+        with self._lock:
+            if on_news not in self.on_news:
+                self.on_news += (on_news,)
+
+    def tell_no_more(self, on_news: Callable[[], None]) -> None:
+        """Forget what :meth:`tell` was given."""
+        with self._lock:
+            self.on_news = tuple(known for known in self.on_news if known != on_news)
 
     # -- from delivery to settlement ----------------------------------------------------------------
 
@@ -204,5 +216,5 @@ class Ledger:
     def _news(self) -> None:
         if self._news_at is None:
             self._news_at = time.monotonic()
-        if self.on_news is not None:
-            self.on_news()
+        for signal in self.on_news:
+            signal()

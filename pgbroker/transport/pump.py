@@ -84,8 +84,8 @@ class Pump:
         self._sent_at = self._settled_at = 0.0
         self._listening: set[str] = set()
         self._look_now = self._mail_now = False
-        self._stage = 0
-        self._look_at = 0.0
+        self._stage = self._mail_stage = 0
+        self._look_at = self._watch_mail_at = 0.0
         self._turn = 0
 
     # -- subscriptions ------------------------------------------------------------------------------
@@ -94,9 +94,11 @@ class Pump:
         """Begin to feed a consumer."""
         self.connect()
         self.subscriptions[subscription.tag] = subscription
-        self.ledger.on_news = self.waker.signal
+        if not subscription.is_transient:
+            self.ledger.tell(self.waker.signal)
         self._listen([subscription.queue])
         self._look_now = self._mail_now = True
+        self._mail_stage, self._watch_mail_at = 0, 0.0
         self.keeper.start()
 
     def unsubscribe(self, tag: str) -> Subscription | None:
@@ -242,6 +244,8 @@ class Pump:
             self._mail_now = False
             self._expecting(self._on_mail)
             return self.routing.fetch_mail(queues, MAIL_BATCH)
+        if now >= self._watch_mail_at and self._has_mailbox:
+            return self._watch_mail()
         channel, want = self._hungriest()
         news_age = self.ledger.news_age
         is_news_due = news_age is not None and (not len(self.ledger) or now - self._settled_at >= SETTLE_SECONDS)
@@ -253,10 +257,12 @@ class Pump:
             return self._exchange(now, channel, want_now)
         if news_age is not None:
             self._arm(self._settled_at + SETTLE_SECONDS)
-        elif not self._look_now and self.subscriptions and (want or self._has_mailbox):
+        elif not self._look_now and want:
             if now >= self._look_at:
                 return self._doze()
             self._arm(self._look_at)
+        if self._has_mailbox:
+            self._arm(self._watch_mail_at)
         return None
 
     def _hungriest(self) -> tuple[Any, int]:
@@ -305,10 +311,17 @@ class Pump:
         return call
 
     def _doze(self) -> Call:
-        seconds = 2 * self.options.poll_interval
         self._expecting(self._on_dozed)
+        return self._look_at_queues([s.queue for s in self.subscriptions.values()])
+
+    def _watch_mail(self) -> Call:
+        """Register for mail alone: a worker that is busy, or has no hands free, never dozes."""
+        self._expecting(self._on_mail_watched)
+        return self._look_at_queues(self._queues(is_transient=True))
+
+    def _look_at_queues(self, queues: list[str]) -> Call:
         channel_name = self.channel_name if self.options.notify else None
-        return self.store.doze([s.queue for s in self.subscriptions.values()], channel_name, seconds)
+        return self.store.doze(queues, channel_name, 2 * self.options.poll_interval)
 
     def _expecting(
         self, done: Callable[[list[tuple[Any, ...]]], None], failed: Callable[[], None] | None = None
@@ -318,6 +331,7 @@ class Pump:
     # -- what comes back ----------------------------------------------------------------------------
 
     def _receive(self, *, wait: bool) -> None:
+        rows = None
         try:
             is_complete = wait or self.session.pump()
             rows = self.session.receive() if is_complete and self.session.is_busy else None
@@ -353,6 +367,8 @@ class Pump:
         if not channels:
             return
         self._mail_now = self._mail_now or self._has_mailbox
+        # a doze looks after the mailboxes too; if there is none soon, register for mail again
+        self._mail_stage, self._watch_mail_at = 0, min(self._watch_mail_at, time.monotonic() + DOZE_STAGES[1])
         _, want = self._hungriest()
         if self.channel_name in channels and not want and (queues := self._queues(is_transient=False)):
             # woken with no hands free: the job is for somebody else
@@ -401,16 +417,27 @@ class Pump:
         due_seconds, is_ready, has_mail = rows[0]
         now = time.monotonic()
         self._stage += 1
-        longest = (
-            self.options.poll_interval if self.options.notify else min(POLLING_SECONDS, self.options.poll_interval)
-        )
-        pause = DOZE_STAGES[self._stage] if self._stage < len(DOZE_STAGES) else longest
+        pause = self._pause(self._stage)
         if due_seconds is not None:
             pause = min(pause, due_seconds)
         self._look_at = now + max(pause, 0.001)
         self._look_now = is_ready
         self._mail_now = self._mail_now or (has_mail and self._has_mailbox)
+        # the doze that follows looks at the mailboxes too
+        self._watch_mail_at = now + self._pause(len(DOZE_STAGES)) * 1.5
         self._arm(self._look_at)
+
+    def _on_mail_watched(self, rows: list[tuple[Any, ...]]) -> None:
+        self._mail_now = self._mail_now or rows[0][2]
+        self._mail_stage += 1
+        self._watch_mail_at = time.monotonic() + max(self._pause(self._mail_stage), 0.001)
+        self._arm(self._watch_mail_at)
+
+    def _pause(self, stage: int) -> float:
+        """Seconds between two looks, after so many looks that found nothing."""
+        if stage < len(DOZE_STAGES):
+            return DOZE_STAGES[stage]
+        return self.options.poll_interval if self.options.notify else min(POLLING_SECONDS, self.options.poll_interval)
 
     # -- timers and the end -------------------------------------------------------------------------
 
@@ -421,8 +448,10 @@ class Pump:
             return self._sent_at + STATEMENT_DEADLINE_SECONDS
         if self.ledger.news_age is not None:
             at.append(self._settled_at + SETTLE_SECONDS)
-        if self.subscriptions and not self._look_now:
+        if not self._look_now and self._hungriest()[1]:
             at.append(self._look_at)
+        if self._has_mailbox:
+            at.append(self._watch_mail_at)
         return min(at)
 
     def _arm(self, at: float) -> None:
@@ -449,6 +478,7 @@ class Pump:
         if self.is_closed:
             return
         self._unregister()
+        self.ledger.tell_no_more(self.waker.signal)
         tags = set(self.subscriptions)
         known_as = [s.known_as for s in self.subscriptions.values()]
         for name in known_as:

@@ -91,13 +91,16 @@ def test_tells_a_task_where_it_came_from(pool: Site) -> None:
     result.get(timeout=10)
     (start,) = pool.record.events("start", task_id=result.id)
     ((job_id,),) = pool.rows("select job_id from pgbroker.job_log where task_id = %s", result.id)
-    assert start["info"].items() >= {
-        "exchange": "",
-        "routing_key": pool.app.conf.task_default_queue,
-        "redelivered": False,
-        "attempts": 1,
-        "job_id": job_id,
-    }.items()
+    assert (
+        start["info"].items()
+        >= {
+            "exchange": "",
+            "routing_key": pool.app.conf.task_default_queue,
+            "redelivered": False,
+            "attempts": 1,
+            "job_id": job_id,
+        }.items()
+    )
 
 
 def test_runs_a_group(pool: Site) -> None:
