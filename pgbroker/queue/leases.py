@@ -123,8 +123,8 @@ class LeaseKeeper:
             pause = min(pause, STALE_NEWS_SECONDS)
         if self.ledger.has_retired:
             pause = min(pause, GIVE_BACK_GRACE_SECONDS / 4)
-        # news that comes up meanwhile is said by the pump; this bounds the wait where the pump has stopped
-        return min(pause, 1.0 if len(self.ledger) else pause)
+        # News may come up at any moment and stay unsaid, where the pump has stopped or a solo pool hogs its thread.
+        return min(pause, STALE_NEWS_SECONDS) if len(self.ledger) else pause
 
     def _look_around(self) -> None:
         now = time.monotonic()

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pgbroker.postgres import native
@@ -147,6 +147,14 @@ class Ledger:
         with self._lock:
             for holding in self._held.values():
                 if not holding.is_started and (consumer_tags is None or holding.consumer_tag in consumer_tags):
+                    holding.retired_at = holding.retired_at or now
+
+    def retire_claims(self, tags: Iterable[Tag]) -> None:
+        """The same for jobs that were never handed to a consumer."""
+        now = time.monotonic()
+        with self._lock:
+            for tag in tags:
+                if (holding := self._held.get(tag.claim)) is not None and not holding.is_started:
                     holding.retired_at = holding.retired_at or now
 
     def give_back(self, grace_seconds: float) -> None:

@@ -140,6 +140,22 @@ class Routing:
         """Read up to ``want`` transient messages. Rows: :class:`Mail`, in order."""
         return f"select * from {self.prefix}fetch_mail(%s::text[], %s) order by message_id", (list(queues), want)
 
+    def post_again(self, mail: Mail) -> Call:
+        """Put back a transient message that was read and not used; it goes to the end of its queue."""
+        return self._call(
+            "post",
+            mail.queue,
+            mail.priority,
+            None,
+            mail.exchange,
+            mail.routing_key,
+            mail.content_type,
+            mail.content_encoding,
+            mail.headers,
+            mail.properties,
+            bytes(mail.body),
+        )
+
     def attend(
         self, worker: str, tags: Sequence[str], queues: Sequence[str], kept: Sequence[str], seconds: float
     ) -> Call:

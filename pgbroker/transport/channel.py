@@ -16,8 +16,8 @@ from pgbroker.queue.ledger import Tag
 from pgbroker.queue.routing import Dispatched, Mail
 from pgbroker.queue.store import Call, Claimed, Published, Report
 from pgbroker.transport import receipts, topology
+from pgbroker.transport.consumers import Subscription
 from pgbroker.transport.envelope import DeliveredMessage, Envelope, open_claimed, open_mail
-from pgbroker.transport.pump import Subscription
 from pgbroker.transport.qos import PrefetchWindow
 
 if TYPE_CHECKING:
@@ -148,13 +148,13 @@ class Channel(base.StdChannel):
         """Stop delivering to a consumer. What it got stays with it, unless the worker is stopping."""
         self.no_ack_consumers.discard(consumer_tag)
         link = self.connection
-        subscription = link.pump.unsubscribe(consumer_tag) if link is not None else None
-        if subscription is None:
+        mine = [s for s in link.subscriptions() if s.tag == consumer_tag] if link is not None else []
+        if not mine:
             return
         if self.process.is_stopping():
             self.process.ledger.retire({consumer_tag})
             self.process.keeper.nudge()
-        self._depart([subscription])
+        self._depart(mine)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> DeliveredMessage | None:
         """One message of the queue, or ``None``."""
@@ -222,8 +222,10 @@ class Channel(base.StdChannel):
     def _flush_unless_driven(self) -> None:
         """Without an event loop nobody else would send the ack before the next drain."""
         link = self.connection
-        if link is not None and not link.is_closed and not link.pump.is_driven and not self.process.reports_start:
-            link.pump.flush()
+        if link is None or link.is_driven or self.process.reports_start:
+            return
+        with self.process.pool.lend() as session:
+            self.process.keeper.say_everything(session)
 
     # -- declaring ----------------------------------------------------------------------------------
 
@@ -366,7 +368,7 @@ class Channel(base.StdChannel):
         if link.is_closed:
             self.connection = None
             return
-        self._depart([s for s in link.pump.subscriptions.values() if s.channel is self])
+        self._depart([s for s in link.subscriptions() if s.channel is self])
         if not self.reports_start:
             # AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later
             self.basic_recover()
@@ -377,7 +379,7 @@ class Channel(base.StdChannel):
         for subscription in subscriptions:
             self.process.keeper.consumers.pop(subscription.known_as, None)
             if link is not None:
-                link.pump.unsubscribe(subscription.tag)
+                link.pump.unsubscribe(subscription)
         if subscriptions:
             known_as = [s.known_as for s in subscriptions]
             self._query(self.process.routing.depart(self.process.ledger.worker, known_as))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pgbroker.transport.channel import Channel
+from pgbroker.transport.consumers import Subscription
 from pgbroker.transport.process import Process
 from pgbroker.transport.pump import Pump
 
@@ -31,6 +32,15 @@ class Link:
         if self._pump is None:
             self._pump = Pump(self.options, self.process.ledger, self.process.keeper)
         return self._pump
+
+    def subscriptions(self) -> list[Subscription]:
+        """The consumers of this connection."""
+        return list(self._pump.consumers) if self._pump is not None else []
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether an event loop, or a drain under way, will say soon what there is to say."""
+        return self._pump is not None and self._pump.is_driven
 
     @property
     def connected(self) -> bool:

@@ -3,12 +3,11 @@
 One statement is in flight at a time, on a session of its own. In a worker's event loop :meth:`Pump.tick` sends it
 and returns, and :meth:`Pump.on_readable` takes the answer when the socket has it; without a loop
 :meth:`Pump.drain` does both and waits in between. What to send next is decided in :meth:`Pump._choose`, in the
-order: what cannot ride along, mail, claims (with settles riding along), settles, sleep.
+order: what cannot ride along, mail, claims (with settles riding along), settles, a look around before sleeping.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import select
 import time
@@ -20,17 +19,15 @@ from pgbroker.options import Options
 from pgbroker.postgres import migrate
 from pgbroker.postgres.connection import STATEMENT_DEADLINE_SECONDS, Session
 from pgbroker.queue.leases import LeaseKeeper
-from pgbroker.queue.ledger import Ledger, Tag
-from pgbroker.queue.routing import Mail
-from pgbroker.queue.store import Call, Claimed
-from pgbroker.transport.envelope import open_claimed, open_mail
+from pgbroker.queue.ledger import Ledger
+from pgbroker.queue.store import Call
+from pgbroker.transport.consumers import Consumers, Subscription
+from pgbroker.transport.seat import Seat
 from pgbroker.transport.waker import Waker
+from pgbroker.transport.watch import Watch
 
 #: While busy, settles wait for each other at most so long; when nothing is held they go at once.
 SETTLE_SECONDS = 0.01
-
-#: Looks after falling asleep, in seconds, before the wake-up and the slow poll are relied on.
-DOZE_STAGES = (0.0, 0.02, 0.1, 0.5)
 
 #: Messages read from mailboxes in one go.
 MAIL_BATCH = 100
@@ -38,21 +35,7 @@ MAIL_BATCH = 100
 #: Without NOTIFY, the longest pause between two looks.
 POLLING_SECONDS = 1.0
 
-
-@dataclasses.dataclass(slots=True)
-class Subscription:
-    """One consumer: ``callback`` gets each message of ``queue``.
-
-    ``known_as`` is its tag on the books: kombu numbers tags in each process from 1.
-    """
-
-    tag: str
-    known_as: str
-    queue: str
-    is_transient: bool
-    no_ack: bool
-    callback: Callable[[Any], Any]
-    channel: Any
+Done = Callable[[list[tuple[Any, ...]]], None]
 
 
 class Pump:
@@ -70,40 +53,35 @@ class Pump:
         self.session = Session(options, "consume")
         listen_options = options.listen_options()
         self.listener = Session(listen_options, "listen") if listen_options and options.notify else None
-        self.subscriptions: dict[str, Subscription] = {}
+        self.consumers = Consumers(ledger)
         self.channel_name = f"pgbw_{secrets.token_hex(12)}"
         self.waker = Waker()
         self.is_closed = False
-        self.delivered = 0
-        self._loop: Any = None
-        self._timer: Any = None
-        self._timer_at = 0.0
+        poll_seconds = options.poll_interval if options.notify else min(POLLING_SECONDS, options.poll_interval)
+        self._jobs, self._mail = Watch(poll_seconds), Watch(poll_seconds)
+        self._seat: Seat | None = None
         self._is_draining = self._is_ticking = False
-        self._expect: Callable[[list[tuple[Any, ...]]], None] | None = None
-        self._on_failure: Callable[[], None] | None = None
+        self._done: Done | None = None
+        self._failed: Callable[[], None] | None = None
         self._sent_at = self._settled_at = 0.0
         self._listening: set[str] = set()
-        self._look_now = self._mail_now = False
-        self._stage = self._mail_stage = 0
-        self._look_at = self._watch_mail_at = 0.0
-        self._turn = 0
 
-    # -- subscriptions ------------------------------------------------------------------------------
+    # -- consumers ----------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
         """Begin to feed a consumer."""
         self.connect()
-        self.subscriptions[subscription.tag] = subscription
+        self.consumers.add(subscription)
         if not subscription.is_transient:
             self.ledger.tell(self.waker.signal)
         self._listen([subscription.queue])
-        self._look_now = self._mail_now = True
-        self._mail_stage, self._watch_mail_at = 0, 0.0
+        (self._mail if subscription.is_transient else self._jobs).wake()
         self.keeper.start()
 
-    def unsubscribe(self, tag: str) -> Subscription | None:
-        """Stop feeding a consumer."""
-        return self.subscriptions.pop(tag, None)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop feeding a consumer. What was fetched for it and not handed out goes back to its queue."""
+        for mail in self.consumers.remove(subscription.tag):
+            self.ledger.say(self.routing.post_again(mail))
 
     def connect(self) -> None:
         """Open the session unless it is open, and listen again after a reconnect."""
@@ -125,38 +103,22 @@ class Pump:
             session.query("; ".join(f'listen "{name}"' for name in sorted(new)))
             self._listening |= new
 
-    # -- the event loop -----------------------------------------------------------------------------
+    # -- driven by an event loop --------------------------------------------------------------------
 
     def register(self, loop: Any) -> None:
         """Let kombu's hub drive this pump."""
         self.connect()
-        self._loop = loop
         self.waker.own()
-        loop.add_reader(self.session.fileno(), self.on_readable)
-        loop.add_reader(self.waker.fileno(), self.waker.drain)
+        readers: dict[Any, Callable[..., None]] = {self.session: self.on_readable, self.waker: self.waker.drain}
         if self.listener is not None:
             self.listener.connect()
-            loop.add_reader(self.listener.fileno(), self.on_readable)
-        loop.on_tick.add(self.tick)
-
-    def _unregister(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        loop.on_tick.discard(self.tick)
-        if self._timer is not None:
-            self._timer.cancel()
-        for end in (self.session, self.waker, self.listener):
-            try:
-                if end is not None:
-                    loop.remove_reader(end.fileno())
-            except (errors.ConnectionLost, OSError, KeyError, ValueError):
-                pass
+            readers[self.listener] = self.on_readable
+        self._seat = Seat(loop, self.tick, readers, self.waker.poke)
 
     @property
     def is_driven(self) -> bool:
         """Whether somebody will call :meth:`tick` soon without being asked."""
-        return self._loop is not None or self._is_draining
+        return self._seat is not None or self._is_draining
 
     def tick(self) -> None:
         """Send the next statement if there is one to send; never waits."""
@@ -168,6 +130,69 @@ class Pump:
         finally:
             self._is_ticking = False
 
+    def on_readable(self, *_: Any) -> None:
+        """Take what the socket has: notifications, the answer to the statement in flight."""
+        if not self.is_closed:
+            self._receive(wait=False)
+
+    def _arm(self, at: float) -> None:
+        if self._seat is not None:
+            self._seat.arm(at, is_ticking=self._is_ticking)
+
+    # -- driven by its caller -----------------------------------------------------------------------
+
+    def drain(self, timeout: float | None) -> None:
+        """Wait for a message and hand it out; one at a time, as callers count on who ask for so many.
+
+        Args:
+            timeout: Seconds; ``None`` waits for ever, 0 only looks.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            ConnectionLost: The connection broke.
+        """
+        self.waker.own()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._is_draining, is_over = True, False
+        try:
+            while True:
+                self.tick()
+                if self.consumers.hand_out(limit=1):
+                    return
+                if is_over:
+                    raise TimeoutError("no message within the time-out")
+                until = self._next_at() if deadline is None else min(deadline, self._next_at())
+                self._wait(max(0.0, until - time.monotonic()))
+                is_over = deadline is not None and time.monotonic() >= deadline
+        finally:
+            self._is_draining = False
+
+    def _wait(self, seconds: float) -> None:
+        poller = select.poll()
+        fds: dict[int, Callable[..., None]] = {self.waker.fileno(): self.waker.drain}
+        for session in (self.session, self.listener):
+            if session is not None and session.is_open:
+                fds[session.fileno()] = self.on_readable
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        for fd, _ in poller.poll(seconds * 1000):
+            fds[fd]()
+
+    def _next_at(self) -> float:
+        """When :meth:`tick` may have something to do again, on the monotonic clock."""
+        if self.session.is_busy:
+            return self._sent_at + STATEMENT_DEADLINE_SECONDS
+        at = [time.monotonic() + 3600.0]
+        if self.ledger.news_age is not None:
+            at.append(self._settled_at + SETTLE_SECONDS)
+        if not self._jobs.has_news and self.consumers.hungriest()[1]:
+            at.append(self._jobs.look_at)
+        if self.consumers.has_mailbox:
+            at.append(self._mail.look_at)
+        return min(at)
+
+    # -- what to send -------------------------------------------------------------------------------
+
     def _send_next(self, now: float) -> None:
         if self.session.is_busy:
             if now - self._sent_at > STATEMENT_DEADLINE_SECONDS:
@@ -175,128 +200,39 @@ class Pump:
             self._arm(self._sent_at + STATEMENT_DEADLINE_SECONDS)
             return
         call = self._choose(now)
-        if call is not None:
-            self._sent_at = now
-            try:
-                self.session.send(*call)
-            except errors.PgBrokerError as exc:
-                self._fail(exc)
-
-    def on_readable(self, *_: Any) -> None:
-        """Take what the socket has: notifications, the answer to the statement in flight."""
-        if self.is_closed:
+        if call is None:
             return
-        self._receive(wait=False)
-
-    def drain(self, timeout: float | None) -> None:
-        """Wait until at least one message was delivered.
-
-        Args:
-            timeout: Seconds; ``None`` waits for ever, 0 only looks.
-
-        Raises:
-            TimeoutError: Nothing was delivered in time.
-            ConnectionLost: The connection broke.
-        """
-        self.waker.own()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        before = self.delivered
-        self._is_draining = True
+        self._sent_at = now
         try:
-            while True:
-                self.tick()
-                left = 3600.0 if deadline is None else deadline - time.monotonic()
-                if self.session.is_busy or left > 0:
-                    self._wait(max(0.0, min(left, self._next_at() - time.monotonic())))
-                if self.delivered != before:
-                    return
-                if left <= 0:
-                    raise TimeoutError("no message within the time-out")
-        finally:
-            self._is_draining = False
-
-    def _wait(self, seconds: float) -> None:
-        poller = select.poll()
-        fds = {self.waker.fileno(): self.waker.drain}
-        if self.session.is_open:
-            fds[self.session.fileno()] = self.on_readable
-        if self.listener is not None and self.listener.is_open:
-            fds[self.listener.fileno()] = self.on_readable
-        for fd in fds:
-            poller.register(fd, select.POLLIN)
-        for fd, _ in poller.poll(seconds * 1000):
-            fds[fd]()
-
-    def flush(self) -> None:
-        """Say what there is to say and wait until it is done; for consumers that no loop drives."""
-        if self.session.is_busy:
-            self._receive(wait=True)
-        self.connect()
-        self.keeper.say_everything(self.session)
-
-    # -- what to send -------------------------------------------------------------------------------
+            self.session.send(*call)
+        except errors.PgBrokerError as exc:
+            self._fail(exc)
 
     def _choose(self, now: float) -> Call | None:
         call = self.ledger.take_call()
         if call is not None:
-            return self._say(call)
-        if self._mail_now and (queues := self._queues(is_transient=True)):
-            self._mail_now = False
-            self._expecting(self._on_mail)
-            return self.routing.fetch_mail(queues, MAIL_BATCH)
-        if now >= self._watch_mail_at and self._has_mailbox:
-            return self._watch_mail()
-        channel, want = self._hungriest()
+            return self._expect(call, None, lambda: self.ledger.return_call(call))
+        if self._mail.has_news and self.consumers.has_mailbox:
+            return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
+        channel, want = self.consumers.hungriest()
         news_age = self.ledger.news_age
         is_news_due = news_age is not None and (not len(self.ledger) or now - self._settled_at >= SETTLE_SECONDS)
-        if not self._look_now:
-            want_now = 0
-        else:
-            want_now = want if is_news_due or (channel and want >= channel.window.worthwhile) else 0
+        is_worthwhile = is_news_due or (channel is not None and want >= channel.window.worthwhile)
+        want_now = want if self._jobs.has_news and is_worthwhile else 0
         if want_now or is_news_due:
             return self._exchange(now, channel, want_now)
         if news_age is not None:
             self._arm(self._settled_at + SETTLE_SECONDS)
-        elif not self._look_now and want:
-            if now >= self._look_at:
-                return self._doze()
-            self._arm(self._look_at)
-        if self._has_mailbox:
-            self._arm(self._watch_mail_at)
-        return None
-
-    def _hungriest(self) -> tuple[Any, int]:
-        """A channel that consumes jobs and how many it has room for; channels take turns."""
-        channels = list(dict.fromkeys(s.channel for s in self.subscriptions.values() if not s.is_transient))
-        if not channels:
-            return None, 0
-        at = self._turn % len(channels)
-        channel = max(channels[at:] + channels[:at], key=lambda c: c.window.room)
-        return channel, min(channel.window.room, channel.free_slots())
-
-    def _queues(self, *, is_transient: bool, channel: Any = None) -> list[str]:
-        return list(
-            dict.fromkeys(
-                s.queue
-                for s in self.subscriptions.values()
-                if s.is_transient is is_transient and channel in (None, s.channel)
-            )
-        )
-
-    @property
-    def _has_mailbox(self) -> bool:
-        return any(s.is_transient for s in self.subscriptions.values())
+        return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
 
     def _exchange(self, now: float, channel: Any, want: int) -> Call:
         report = self.ledger.take_report()
-        queues = self._queues(is_transient=False, channel=channel) if want else []
-        if self.options.queue_order == "fair" and len(queues) > 1:
-            at = self._turn % len(queues)
-            queues = queues[at:] + queues[:at]
+        queues = self.consumers.job_queues(channel) if want else []
+        if want and self.options.queue_order == "fair":
+            queues = self.consumers.rotated(queues)
+            self.consumers.next_turn()
         self._settled_at = now
-        self._turn += 1 if want else 0
-        self._expecting(lambda rows: self._on_claimed(rows, want), lambda: self.ledger.return_report(report))
-        return self.store.exchange(
+        call = self.store.exchange(
             report,
             self.ledger.worker,
             queues,
@@ -305,28 +241,25 @@ class Pump:
             reports_start=channel is not None and channel.reports_start,
             low_first=self.options.priority_order == "low_first",
         )
+        return self._expect(call, lambda rows: self._on_claimed(rows, want), lambda: self.ledger.return_report(report))
 
-    def _say(self, call: Call) -> Call:
-        self._expecting(_ignore, lambda: self.ledger.return_call(call))
-        return call
-
-    def _doze(self) -> Call:
-        self._expecting(self._on_dozed)
-        return self._look_at_queues([s.queue for s in self.subscriptions.values()])
-
-    def _watch_mail(self) -> Call:
-        """Register for mail alone: a worker that is busy, or has no hands free, never dozes."""
-        self._expecting(self._on_mail_watched)
-        return self._look_at_queues(self._queues(is_transient=True))
-
-    def _look_at_queues(self, queues: list[str]) -> Call:
+    def _look(self, now: float, *, with_jobs: bool) -> Call | None:
+        """Look, and register as a sleeper: for jobs with hands free for them, for mail always."""
+        watches = ([self._jobs] if with_jobs else []) + ([self._mail] if self.consumers.has_mailbox else [])
+        if not watches:
+            return None
+        look_at = min(watch.look_at for watch in watches)
+        if now < look_at:
+            self._arm(look_at)
+            return None
+        queues = self.consumers.mail_queues() + (self.consumers.job_queues() if with_jobs else [])
         channel_name = self.channel_name if self.options.notify else None
-        return self.store.doze(queues, channel_name, 2 * self.options.poll_interval)
+        call = self.store.doze(queues, channel_name, 2 * self.options.poll_interval)
+        return self._expect(call, lambda rows: self._on_looked(*rows[0], with_jobs=with_jobs))
 
-    def _expecting(
-        self, done: Callable[[list[tuple[Any, ...]]], None], failed: Callable[[], None] | None = None
-    ) -> None:
-        self._expect, self._on_failure = done, failed
+    def _expect(self, call: Call, done: Done | None, failed: Callable[[], None] | None = None) -> Call:
+        self._done, self._failed = done, failed
+        return call
 
     # -- what comes back ----------------------------------------------------------------------------
 
@@ -339,134 +272,63 @@ class Pump:
             self._fail(exc)
             return
         if rows is not None:
-            done, self._expect, self._on_failure = self._expect, None, None
+            done, self._done, self._failed = self._done, None, None
             if done is not None:
                 done(rows)
         # after the answer: a claim that came back short was made before whatever is notified now
         try:
-            self._notified(self.session.take_notifications())
+            channels = self.session.take_notifications()
             if self.listener is not None and self.listener.is_open:
-                self._notified(self.listener.take_notifications())
+                channels += self.listener.take_notifications()
         except errors.PgBrokerError as exc:
             self._fail(exc)
+        else:
+            self._on_notified(channels)
+        if self._seat is not None:
+            self.consumers.hand_out()
 
     def _fail(self, exc: errors.PgBrokerError) -> None:
         """Keep what could not be said, and raise what makes the owner connect again."""
-        failed, self._expect, self._on_failure = self._on_failure, None, None
+        failed, self._done, self._failed = self._failed, None, None
         if failed is not None:
             failed()
         if isinstance(exc, errors.StatementTimeout):
-            self._look_at, self._mail_now = time.monotonic() + POLLING_SECONDS, True
+            self._jobs.pause(POLLING_SECONDS)
+            self._mail.pause(POLLING_SECONDS)
             return
         self.session.close()
         if isinstance(exc, errors.DatabaseUnreachable):
             raise exc
         raise errors.ConnectionLost(f"the server refused a statement of the consumer: {exc}") from exc
 
-    def _notified(self, channels: list[str]) -> None:
-        if not channels:
-            return
-        self._mail_now = self._mail_now or self._has_mailbox
-        # a doze looks after the mailboxes too; if there is none soon, register for mail again
-        self._mail_stage, self._watch_mail_at = 0, min(self._watch_mail_at, time.monotonic() + DOZE_STAGES[1])
-        _, want = self._hungriest()
-        if self.channel_name in channels and not want and (queues := self._queues(is_transient=False)):
-            # woken with no hands free: the job is for somebody else
-            self.ledger.say(self.store.wake(queues))
-        self._look_now, self._stage = True, 0
-
     def _on_claimed(self, rows: list[tuple[Any, ...]], want: int) -> None:
         if want and len(rows) < want:
-            self._look_now, self._look_at = False, 0.0
-        if rows:
-            self._stage = 0
-        by_queue = {s.queue: s for s in self.subscriptions.values() if not s.is_transient}
-        messages = []
-        for row in rows:
-            claimed = Claimed(*row)
-            subscription = by_queue.get(claimed.queue)
-            if subscription is None:  # cancelled while the claim was under way
-                self.ledger.deliver(Tag(claimed.job_id, claimed.claim), "")
-                self.ledger.retire({""})
-                continue
-            message = open_claimed(claimed, subscription.channel, subscription.tag)
-            self.ledger.deliver(message.delivery_tag, subscription.tag)
-            messages.append((subscription, message))
-        for subscription, message in messages:
-            self._deliver(subscription, message)
+            self._jobs.emptied(found_some=bool(rows))
+        self.consumers.take_claimed(rows)
 
     def _on_mail(self, rows: list[tuple[Any, ...]]) -> None:
-        self._mail_now = len(rows) >= MAIL_BATCH
-        by_queue = {s.queue: s for s in self.subscriptions.values() if s.is_transient}
-        for row in rows:
-            mail = Mail(*row)
-            subscription = by_queue.get(mail.queue)
-            if subscription is not None:
-                self._deliver(subscription, open_mail(mail, subscription.channel, subscription.tag))
+        if len(rows) < MAIL_BATCH:
+            self._mail.emptied(found_some=bool(rows))
+        self.consumers.take_mail(rows)
 
-    def _deliver(self, subscription: Subscription, message: Any) -> None:
-        self.delivered += 1
-        tag = message.delivery_tag
-        if subscription.no_ack:
-            self.ledger.ack(tag)
-        elif not subscription.is_transient:
-            subscription.channel.window.add(tag)
-        subscription.callback(message)
+    def _on_looked(self, due_seconds: float | None, is_ready: bool, has_mail: bool, *, with_jobs: bool) -> None:
+        if with_jobs:
+            self._jobs.looked(is_there=is_ready, due_seconds=due_seconds)
+            self._arm(self._jobs.look_at)
+        self._mail.looked(is_there=has_mail)
+        self._arm(self._mail.look_at)
 
-    def _on_dozed(self, rows: list[tuple[Any, ...]]) -> None:
-        due_seconds, is_ready, has_mail = rows[0]
-        now = time.monotonic()
-        self._stage += 1
-        pause = self._pause(self._stage)
-        if due_seconds is not None:
-            pause = min(pause, due_seconds)
-        self._look_at = now + max(pause, 0.001)
-        self._look_now = is_ready
-        self._mail_now = self._mail_now or (has_mail and self._has_mailbox)
-        # the doze that follows looks at the mailboxes too
-        self._watch_mail_at = now + self._pause(len(DOZE_STAGES)) * 1.5
-        self._arm(self._look_at)
-
-    def _on_mail_watched(self, rows: list[tuple[Any, ...]]) -> None:
-        self._mail_now = self._mail_now or rows[0][2]
-        self._mail_stage += 1
-        self._watch_mail_at = time.monotonic() + max(self._pause(self._mail_stage), 0.001)
-        self._arm(self._watch_mail_at)
-
-    def _pause(self, stage: int) -> float:
-        """Seconds between two looks, after so many looks that found nothing."""
-        if stage < len(DOZE_STAGES):
-            return DOZE_STAGES[stage]
-        return self.options.poll_interval if self.options.notify else min(POLLING_SECONDS, self.options.poll_interval)
-
-    # -- timers and the end -------------------------------------------------------------------------
-
-    def _next_at(self) -> float:
-        """When :meth:`tick` may have something to do again, on the monotonic clock."""
-        at = [time.monotonic() + 3600.0]
-        if self.session.is_busy:
-            return self._sent_at + STATEMENT_DEADLINE_SECONDS
-        if self.ledger.news_age is not None:
-            at.append(self._settled_at + SETTLE_SECONDS)
-        if not self._look_now and self._hungriest()[1]:
-            at.append(self._look_at)
-        if self._has_mailbox:
-            at.append(self._watch_mail_at)
-        return min(at)
-
-    def _arm(self, at: float) -> None:
-        """Make sure that the loop ticks at that time."""
-        if self._loop is None:
+    def _on_notified(self, channels: list[str]) -> None:
+        if not channels:
             return
-        now = time.monotonic()
-        if self._timer is not None and not self._timer.canceled and now < self._timer_at <= at + 0.001:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_later(max(0.0, at - now), _nothing), at
-        if self._is_ticking:
-            # kombu's hub has worked out how long it will sleep before it calls the ticks
-            self.waker.poke()
+        self._mail.wake()
+        queues = self.consumers.job_queues()
+        if queues and self.channel_name in channels and not self.consumers.hungriest()[1]:
+            # woken with no hands free: the job is for somebody else
+            self.ledger.say(self.store.wake(queues))
+        self._jobs.wake()
+
+    # -- the end ------------------------------------------------------------------------------------
 
     def close(self, *, is_lost: bool = False) -> None:
         """Stop. What was not started is given back, what is to be said is said.
@@ -477,42 +339,36 @@ class Pump:
         """
         if self.is_closed:
             return
-        self._unregister()
+        if self._seat is not None:
+            self._seat.leave()
+            self._seat = None  # what a claim under way still brings is handed to nobody
         self.ledger.tell_no_more(self.waker.signal)
-        tags = set(self.subscriptions)
-        known_as = [s.known_as for s in self.subscriptions.values()]
-        for name in known_as:
-            self.keeper.consumers.pop(name, None)
+        gone = list(self.consumers)
+        for subscription in gone:
+            self.keeper.consumers.pop(subscription.known_as, None)
         if not is_lost and self.session.is_open:
             try:
-                self._wind_up(tags, known_as)
+                self._wind_up(gone)
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
-        self.ledger.retire(tags | {""})
-        if is_lost and known_as:
-            self.ledger.say(self.routing.depart(self.ledger.worker, known_as))
-        self.subscriptions.clear()
+        self.ledger.retire({subscription.tag for subscription in gone})
+        if is_lost and gone:
+            self.ledger.say(self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))
         self.session.close()
         if self.listener is not None:
             self.listener.close()
         self.waker.close()
         self.keeper.nudge()
 
-    def _wind_up(self, tags: set[str], known_as: list[str]) -> None:
-        self.subscriptions.clear()  # what a claim under way still brings is given back
+    def _wind_up(self, gone: list[Subscription]) -> None:
         if self.session.is_busy:
             self._receive(wait=True)
-        self.ledger.retire(tags | {""})
+        for subscription in gone:
+            for mail in self.consumers.remove(subscription.tag):
+                self.session.query(*self.routing.post_again(mail))
+        self.ledger.retire({subscription.tag for subscription in gone})
         self.ledger.give_back(0.0)
         self.keeper.say_everything(self.session)
-        if known_as:
-            self.session.query(*self.routing.depart(self.ledger.worker, known_as))
-
-
-def _ignore(rows: list[tuple[Any, ...]]) -> None:
-    """The answer to a statement that only had to be said."""
-
-
-def _nothing() -> None:
-    """A timer's callback: the loop ticks after it."""
+        if gone:
+            self.session.query(*self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))
