@@ -304,6 +304,8 @@ class Pump:
     def _on_claimed(self, rows: list[tuple[Any, ...]], want: int) -> None:
         if want and len(rows) < want:
             self._jobs.emptied(found_some=bool(rows))
+        if rows and not len(self.ledger):
+            self.keeper.nudge()  # it sleeps long while nothing is held
         self.consumers.take_claimed(rows)
 
     def _on_mail(self, rows: list[tuple[Any, ...]]) -> None:
