@@ -442,7 +442,7 @@ def test_celery_reads_what_is_enqueued_and_the_other_way_round(
     from kombu import serialization
     from kombu.message import Message
 
-    app = Celery("test", broker="memory://")
+    app = Celery("test", broker="memory://", set_as_current=False)
     ran: list[Any] = []
 
     @app.task(name="shop.ship")  # type: ignore[untyped-decorator]

@@ -106,7 +106,7 @@ def test_celery_understands_it(jobs: JobQueue, run: Run, name: str) -> None:
     from celery.worker.request import Request
     from kombu.message import Message
 
-    app = Celery("test", broker="memory://")
+    app = Celery("test", broker="memory://", set_as_current=False)
     ran: list[Any] = []
 
     @app.task(name="shop.ship", bind=True)  # type: ignore[untyped-decorator]
