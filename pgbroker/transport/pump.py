@@ -183,9 +183,10 @@ class Pump:
         if self.session.is_busy:
             return self._sent_at + STATEMENT_DEADLINE_SECONDS
         at = [time.monotonic() + 3600.0]
-        if self.ledger.news_age is not None:
+        has_room = self.consumers.hungriest()[1] > 0
+        if self.ledger.news_age is not None or (has_room and self._jobs.has_news):
             at.append(self._settled_at + SETTLE_SECONDS)
-        if not self._jobs.has_news and self.consumers.hungriest()[1]:
+        if has_room and not self._jobs.has_news:
             at.append(self._jobs.look_at)
         if self.consumers.has_mailbox:
             at.append(self._mail.look_at)
@@ -216,12 +217,14 @@ class Pump:
             return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
         channel, want = self.consumers.hungriest()
         news_age = self.ledger.news_age
-        is_news_due = news_age is not None and (not len(self.ledger) or now - self._settled_at >= SETTLE_SECONDS)
-        is_worthwhile = is_news_due or (channel is not None and want >= channel.window.worthwhile)
+        is_rested = now - self._settled_at >= SETTLE_SECONDS
+        is_news_due = news_age is not None and (not len(self.ledger) or is_rested)
+        # a small claim waits for company, but never long: a free slot may stand idle
+        is_worthwhile = is_news_due or is_rested or (channel is not None and want >= channel.window.worthwhile)
         want_now = want if self._jobs.has_news and is_worthwhile else 0
         if want_now or is_news_due:
             return self._exchange(now, channel, want_now)
-        if news_age is not None:
+        if news_age is not None or (want and self._jobs.has_news):
             self._arm(self._settled_at + SETTLE_SECONDS)
         return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
 

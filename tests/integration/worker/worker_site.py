@@ -18,6 +18,9 @@ import pytest
 from app import make_app
 from celery import Celery
 
+from pgbroker.postgres import pool
+from pgbroker.transport.process import all_processes
+
 HERE = Path(__file__).parent
 POOLS = ("prefork", "threads", "solo", "gevent")
 
@@ -32,6 +35,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 15, what: str |
         if time.monotonic() > deadline:
             pytest.fail(f"not within {seconds:g} s: {what() if callable(what) else what or condition}")
         time.sleep(0.02)
+
+
+def stop_sharing() -> None:
+    """End what this process keeps for the brokers that it used: the database is about to go away."""
+    for process in all_processes():
+        process.keeper.stop()
+    pool.close_all()
 
 
 class Record:
@@ -91,19 +101,6 @@ class Worker:
 
     def wait(self, seconds: float = 20) -> int:
         return self.process.wait(seconds)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.terminate()
-            try:
-                self.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.send_signal(signal.SIGQUIT)
-                try:
-                    self.wait(3)
-                except subprocess.TimeoutExpired:
-                    pass
-        self.kill()
 
 
 class Site:
@@ -197,11 +194,9 @@ class Site:
 
     def close(self) -> None:
         for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.terminate()
-        for worker in self.workers:
-            worker.stop()
+            worker.kill()
         self.app.close()
+        stop_sharing()
         for worker in self.workers:
             said = [line for line in worker.output().splitlines() if any(word in line for word in FORBIDDEN)]
             assert not said, f"{worker.name}: {said}"
