@@ -445,7 +445,7 @@ def test_celery_reads_what_is_enqueued_and_the_other_way_round(
     app = Celery("test", broker="memory://", set_as_current=False)
     ran: list[Any] = []
 
-    @app.task(name="shop.ship")  # type: ignore[untyped-decorator]
+    @app.task(name="shop.ship", shared=False)  # type: ignore[untyped-decorator]
     def ship(*args: Any, **kwargs: Any) -> None:
         ran.append((args, kwargs))
 

@@ -109,7 +109,7 @@ def test_celery_understands_it(jobs: JobQueue, run: Run, name: str) -> None:
     app = Celery("test", broker="memory://", set_as_current=False)
     ran: list[Any] = []
 
-    @app.task(name="shop.ship", bind=True)  # type: ignore[untyped-decorator]
+    @app.task(name="shop.ship", bind=True, shared=False)  # type: ignore[untyped-decorator]
     def ship(self: Any, *args: Any, **kwargs: Any) -> None:
         ran.append((args, kwargs, self.request.root_id, self.request.retries, self.request.timelimit))
 
