@@ -13,8 +13,20 @@ import click
 
 #: Where each command lives. A family of commands shares a module.
 _COMMANDS = {
+    "cancel": "pgbroker.cli.job_commands",
     "check": "pgbroker.cli.schema_commands",
+    "dead": "pgbroker.cli.dead_commands",
+    "job": "pgbroker.cli.job_commands",
+    "jobs": "pgbroker.cli.job_commands",
     "migrate": "pgbroker.cli.schema_commands",
+    "pause": "pgbroker.cli.queue_commands",
+    "prune": "pgbroker.cli.retention_commands",
+    "queues": "pgbroker.cli.queue_commands",
+    "reap": "pgbroker.cli.worker_commands",
+    "requeue": "pgbroker.cli.dead_commands",
+    "resume": "pgbroker.cli.queue_commands",
+    "settings": "pgbroker.cli.retention_commands",
+    "workers": "pgbroker.cli.worker_commands",
 }
 
 EXIT_CHECK_FAILED = 1
