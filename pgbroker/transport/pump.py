@@ -35,6 +35,9 @@ MAIL_BATCH = 100
 #: Without NOTIFY, the longest pause between two looks.
 POLLING_SECONDS = 1.0
 
+#: With NOTIFY, the longest pause: a publish wakes nobody for a job that becomes due later than that.
+LONGEST_POLL_SECONDS = 10.0
+
 Done = Callable[[list[tuple[Any, ...]]], None]
 
 
@@ -57,7 +60,7 @@ class Pump:
         self.channel_name = f"pgbw_{secrets.token_hex(12)}"
         self.waker = Waker()
         self.is_closed = False
-        poll_seconds = options.poll_interval if options.notify else min(POLLING_SECONDS, options.poll_interval)
+        poll_seconds = min(options.poll_interval, LONGEST_POLL_SECONDS if options.notify else POLLING_SECONDS)
         self._jobs, self._mail = Watch(poll_seconds), Watch(poll_seconds)
         self._seat: Seat | None = None
         self._is_draining = self._is_ticking = False
@@ -357,7 +360,7 @@ class Pump:
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
-        self.ledger.retire({subscription.tag for subscription in gone})
+        self.ledger.retire({subscription.tag for subscription in gone}, but_submitted=is_lost)
         if is_lost and gone:
             self.ledger.say(self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))
         self.session.close()
