@@ -37,10 +37,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """
     cells = [[cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    is_number = [
-        bool(rows) and all(isinstance(row[at], int | float) or row[at] is None for row in rows)
-        for at in range(len(heads))
-    ]
+    is_number = [all(isinstance(row[at], int | float | None) for row in rows) for at in range(len(heads) - 1)]
     last = max(_LAST_MIN, _width() - sum(widths[:-1]) - 2 * (len(heads) - 1))
 
     def line(texts: Sequence[str]) -> str:
@@ -49,8 +46,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(first, widths, is_number, strict=False)
         ]
-        end = end.rjust(widths[-1]) if is_number[-1] else shorten(end, last)
-        return "  ".join([*padded, end]).rstrip()
+        return "  ".join([*padded, shorten(end, last)]).rstrip()
 
     click.echo(click.style(line(heads), bold=True))
     for row in cells:

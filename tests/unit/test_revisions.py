@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "aeda71832a9e5153c5263c2ea8d48c7bcb9e35ed2298683bb249abc1ec7cb519",
+    "0001": "e7204ee7ee6a5a72b2d1468a9faf0b09d491bd14173e5e2e86665659f9a631a6",
 }
 
 
