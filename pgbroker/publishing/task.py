@@ -10,8 +10,12 @@ from typing import Any
 
 import celery
 
-from pgbroker.errors import DuplicateJob
+from pgbroker.errors import DedupeNotSupported, DuplicateJob
+from pgbroker.publishing import canvas
+from pgbroker.queue.job_arguments import check_key
 from pgbroker.transport import receipts
+
+canvas.install()
 
 DedupeKey = str | bool | Callable[[tuple[Any, ...], dict[str, Any]], str | None] | None
 
@@ -60,10 +64,14 @@ class Task(celery.Task):  # type: ignore[type-arg]
             raise ValueError(f'on_duplicate must be "raise" or None, not {on_duplicate!r}')
         key = dedupe_key if dedupe_key is not None else self._own_key(task_id, args, kwargs)
         if key is not None:
-            options["dedupe_key"] = key
+            options["dedupe_key"] = check_key(key)
         with receipts.collect() as found:
             result: Any = super().apply_async(args, kwargs, task_id, *more, **options)
         twin = next((receipt for receipt in found if receipt.duplicate_of is not None), None)
+        if twin is not None and options.get("chord") is not None:
+            raise DedupeNotSupported(
+                f"chord member {self.name} is a duplicate of task {twin.duplicate_task_id}: the chord cannot complete"
+            )
         if twin is not None and twin.duplicate_task_id is not None:
             if on_duplicate == "raise":
                 raise DuplicateJob(twin.duplicate_of or 0, twin.duplicate_task_id)
@@ -72,10 +80,11 @@ class Task(celery.Task):  # type: ignore[type-arg]
         return result
 
     def _own_key(self, task_id: str | None, args: Any, kwargs: Any) -> str | None:
-        request = self.request
-        if task_id is not None and task_id == request.id:
-            # a retry: the key that the running job holds passes on, wherever it came from
-            inherited: str | None = (getattr(request, "properties", None) or {}).get("dedupe_key")
+        running = self.app.current_worker_task
+        if task_id is not None and running is not None and running.request.id == task_id:
+            # a retry or a replacement: the key that the running job holds passes on, wherever it came from
+            properties = getattr(running.request, "properties", None) or {}
+            inherited: str | None = properties.get("dedupe_key")
             return inherited
         return self.dedupe_key_of(tuple(args or ()), dict(kwargs or {}))
 
@@ -85,14 +94,16 @@ class Task(celery.Task):  # type: ignore[type-arg]
         Raises:
             ValueError: The format string names an argument that the call does not have.
         """
-        rule = self.dedupe_key
+        rule: Any = inspect.getattr_static(self, "dedupe_key")  # a function in the class is no method here
+        rule = getattr(rule, "__func__", rule)
         if rule is None or rule is False:
             return None
         if rule is True:
             text = json.dumps([args, kwargs], sort_keys=True, default=repr)
             return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()}"
         if callable(rule):
-            return rule(args, kwargs)
+            key: str | None = rule(args, kwargs)
+            return key
         try:
             bound = inspect.signature(self.run).bind(*args, **kwargs)
             bound.apply_defaults()
