@@ -28,11 +28,19 @@ class Tag(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Holding:
-    """One held job. ``is_followed``: its task's outcome will be reported, so an ack does not end it."""
+    """One held job.
+
+    Attributes:
+        is_handed_over: Its consumer has it; until then it can be given back without asking anybody.
+        is_followed: Its task's outcome will be reported, so an ack does not end it.
+        is_submitted: The worker's pool has it and will run it, whatever becomes of the connection.
+    """
 
     tag: Tag
     consumer_tag: str
+    is_handed_over: bool = False
     is_followed: bool = False
+    is_submitted: bool = False
     is_started: bool = False
     retired_at: float | None = None
 
@@ -44,12 +52,14 @@ class Ledger:
         worker: Names this process start in ``jobs.worker``; never used by another.
         on_news: Called (from any thread) when there is something to say; must only signal. Under gevent a worker
             has several connections that consume, so there may be several.
+        is_stopping: Whether the process is shutting down, so that nothing more is handed over.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.worker = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self.on_news: tuple[Callable[[], None], ...] = ()
+        self.is_stopping: Callable[[], bool] = _no
         self._lock = native.new_lock()
         self._held: dict[int, Holding] = {}
         self._report = Report()
@@ -78,8 +88,17 @@ class Ledger:
     # -- from delivery to settlement ----------------------------------------------------------------
 
     def deliver(self, tag: Tag, consumer_tag: str) -> None:
-        """A claimed job is about to be handed to its consumer."""
+        """A job was claimed for a consumer."""
         self._held[tag.claim] = Holding(tag, consumer_tag)
+
+    def hand_over(self, tag: Tag) -> bool:
+        """The job goes to its consumer now. ``False``: it must not, because it was or will be given back."""
+        with self._lock:
+            holding = self._held.get(tag.claim)
+            if holding is None or self.is_stopping():
+                return False
+            holding.is_handed_over = True
+            return True
 
     def follow(self, tag: Tag) -> bool:
         """The outcome of this job's task will be reported by :meth:`end`, so an ack alone does not end it."""
@@ -88,6 +107,12 @@ class Ledger:
             return False
         holding.is_followed = True
         return True
+
+    def submit(self, tag: Tag) -> None:
+        """The worker's pool has the task and will run it."""
+        holding = self._held.get(tag.claim)
+        if holding is not None:
+            holding.is_submitted = True
 
     def start(self, tag: Tag, *, early: bool) -> None:
         """The task of this job has begun; ``early``: it was acknowledged before it ran."""
@@ -137,16 +162,21 @@ class Ledger:
 
     # -- giving back --------------------------------------------------------------------------------
 
-    def retire(self, consumer_tags: set[str] | None = None) -> None:
-        """What these consumers (all, if none are named) got and did not start will not be started any more.
+    def retire(self, consumer_tags: set[str], *, but_submitted: bool = False) -> None:
+        """What these consumers got and did not start will not be started any more.
 
         A task may be on its way into a pool process at this very moment, so nothing is given back at once:
         see :meth:`give_back`.
+
+        Args:
+            consumer_tags: The consumers.
+            but_submitted: What the pool has will be started all the same.
         """
         now = time.monotonic()
         with self._lock:
             for holding in self._held.values():
-                if not holding.is_started and (consumer_tags is None or holding.consumer_tag in consumer_tags):
+                is_kept = holding.is_started or (but_submitted and holding.is_submitted)
+                if not is_kept and holding.consumer_tag in consumer_tags:
                     holding.retired_at = holding.retired_at or now
 
     def retire_claims(self, tags: Iterable[Tag]) -> None:
@@ -158,13 +188,18 @@ class Ledger:
                     holding.retired_at = holding.retired_at or now
 
     def give_back(self, grace_seconds: float) -> None:
-        """Release what was retired so long ago and has still not started: old place, attempt returned."""
+        """Release what was retired so long ago and has still not started: old place, attempt returned.
+
+        Where the process is stopping, also what has not been handed over, at once.
+        """
         limit = time.monotonic() - grace_seconds
+        is_stopping = self.is_stopping()
         with self._lock:
             idle = [
                 h.tag
                 for h in self._held.values()
-                if h.retired_at is not None and h.retired_at <= limit and not h.is_started
+                if not h.is_started
+                and ((h.retired_at is not None and h.retired_at <= limit) or (is_stopping and not h.is_handed_over))
             ]
             if not idle:
                 return
@@ -226,3 +261,7 @@ class Ledger:
             self._news_at = time.monotonic()
         for signal in self.on_news:
             signal()
+
+
+def _no() -> bool:
+    return False

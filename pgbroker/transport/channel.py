@@ -151,7 +151,7 @@ class Channel(base.StdChannel):
         mine = [s for s in link.subscriptions() if s.tag == consumer_tag] if link is not None else []
         if not mine:
             return
-        if self.process.is_stopping():
+        if self.process.ledger.is_stopping():
             self.process.ledger.retire({consumer_tag})
             self.process.keeper.nudge()
         self._depart(mine)
@@ -174,6 +174,7 @@ class Channel(base.StdChannel):
             return None
         message = open_claimed(Claimed(*rows[0]), self, None)
         ledger.deliver(message.delivery_tag, "")
+        ledger.hand_over(message.delivery_tag)
         self.process.keeper.start()
         if no_ack:
             self.basic_ack(message.delivery_tag)

@@ -139,6 +139,9 @@ class Consumers:
                 if isinstance(row, Claimed):
                     self.ledger.bury(Tag(row.job_id, row.claim), f"headers or properties cannot be read: {exc}")
                 continue
+            if isinstance(row, Claimed) and not self.ledger.hand_over(message.delivery_tag):
+                subscription.channel.window.discard(message.delivery_tag)
+                continue
             count += 1
             if subscription.no_ack:
                 self.ledger.ack(message.delivery_tag)

@@ -26,8 +26,8 @@ class Process:
         self.keeper = LeaseKeeper(options, self.ledger)
         #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
         self.pool_slots: Callable[[], int] | None = None
-        #: Whether the worker is shutting down, so that what has not started will not start here.
-        self.is_stopping: Callable[[], bool] = _no
+        #: Whether the worker's pool runs what it was given also when the connection is lost meanwhile.
+        self.pool_keeps_tasks = False
 
     @property
     def pool(self) -> SessionPool:
@@ -38,10 +38,6 @@ class Process:
     def reports_start(self) -> bool:
         """Whether this is a Celery worker: its hooks say when a task begins and how it ends."""
         return "celery.worker.consumer.consumer" in sys.modules
-
-
-def _no() -> bool:
-    return False
 
 
 _processes: dict[Options, Process] = {}

@@ -31,9 +31,11 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
     """``sender`` is the worker's consumer: its pool says how much can run at once."""
     pool = getattr(sender, "pool", None)
     for process in all_processes():
-        process.is_stopping = _is_worker_stopping
+        process.ledger.is_stopping = _is_worker_stopping
         process.pool.cap = 1
         if pool is not None:
+            # the prefork pool alone has a flush of its own, which drops what it has not begun
+            process.pool_keeps_tasks = "flush" not in vars(pool)
             process.pool_slots = lambda: int(pool.num_processes)
 
 

@@ -34,7 +34,11 @@ def follow(request: Request, channel: Channel) -> None:
     seen_by_task: dict[str, Any] = request.delivery_info  # type: ignore[assignment]
     for name in ("attempts", "job_id"):
         seen_by_task[name] = request.message.delivery_info[name]
-    _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
+    follower = _Follower(request, tag, ledger, channel.options.max_requeues)
+    follower.wrap()
+    if channel.process.pool_keeps_tasks:
+        task_goes = _before(request.execute_using_pool, lambda *_, **__: ledger.submit(tag))
+        request.execute_using_pool = task_goes  # type: ignore[method-assign]
 
 
 class _Follower:

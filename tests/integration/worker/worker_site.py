@@ -51,7 +51,8 @@ class Record:
         self.path = path
 
     def events(self, event: str | None = None, **fields: Any) -> list[dict[str, Any]]:
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a line may be half written
         return [
             entry
             for entry in map(json.loads, lines)
