@@ -2,7 +2,8 @@
 
 It renews every lease before half of it is gone and goes on while a task hogs the CPU or the main thread waits for
 the pool to drain; it takes back what dead workers held; it says what the consumer's pump can no longer say (late
-acks during a shutdown); and it keeps the process's consumers and transient queues on the books.
+acks during a shutdown); and it keeps the process's consumers and transient queues on the books. What else has to be
+done now and then, and can wait, is a :class:`Chore`.
 
 With nothing held it renews nothing. It opens its connection when it first has something to do.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres import migrate, native
 from pgbroker.postgres.connection import Session
+from pgbroker.queue.alarm import Alarm
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import Routing, routing_for
 from pgbroker.queue.store import Call, Store, store_for
@@ -32,6 +35,25 @@ GIVE_BACK_GRACE_SECONDS = 1.0
 
 #: Longest pause between two attempts to reach the server.
 MAX_RETRY_SECONDS = 5.0
+
+
+class Chore(Protocol):
+    """Something that the lease thread does now and then.
+
+    Attributes:
+        at: When it is due, on the monotonic clock.
+    """
+
+    at: float
+
+    def run(self, keeper: LeaseKeeper) -> None:
+        """Do it, with statements by :meth:`LeaseKeeper.query`, and set :attr:`at` anew."""
+
+    def on_notified(self) -> None:
+        """The thread's connection was notified."""
+
+    def on_disconnected(self) -> None:
+        """The thread's connection is gone."""
 
 
 class LeaseKeeper:
@@ -51,9 +73,9 @@ class LeaseKeeper:
         self.consumers: dict[str, str] = {}
         #: Transient queues of this process, kept alive without a consumer.
         self.kept_queues: set[str] = set()
+        self.chores: tuple[Chore, ...] = ()
         self._session = Session(options, "lease", is_native=True)
-        self._wake = native.new_lock()
-        self._wake.acquire()
+        self._alarm = Alarm()
         self._is_running = False
         self._renew_at = self._attend_at = self._reap_at = 0.0
 
@@ -75,10 +97,12 @@ class LeaseKeeper:
 
     def nudge(self) -> None:
         """Let the thread look around now."""
-        try:
-            self._wake.release()
-        except RuntimeError:
-            pass  # it is awake already
+        self._alarm.ring()
+
+    def take_on(self, *chores: Chore) -> None:
+        """Do these from now on."""
+        self.chores += chores
+        self.nudge()
 
     @property
     def attend_seconds(self) -> float:
@@ -96,12 +120,16 @@ class LeaseKeeper:
     def _run(self) -> None:
         retry_seconds = 0.0
         while self._is_running:
-            self._wake.acquire(True, max(0.02, retry_seconds or self._pause()))
+            fileno = self._session.fileno() if self._session.is_open else None
+            self._alarm.sleep(max(0.02, retry_seconds or self._pause()), fileno)
             try:
                 self._look_around()
+                self._listen()
                 retry_seconds = 0.0
             except errors.PgBrokerError as exc:
                 self._session.close()
+                for chore in self.chores:
+                    chore.on_disconnected()
                 if not retry_seconds:
                     logger.warning("the lease thread lost its connection, trying again: %s", exc)
                 retry_seconds = min(MAX_RETRY_SECONDS, max(0.1, retry_seconds * 2)) * random.uniform(0.7, 1.0)
@@ -115,7 +143,7 @@ class LeaseKeeper:
 
     def _pause(self) -> float:
         """Seconds until something is due."""
-        due = [self._reap_at, self._attend_at]
+        due = [self._reap_at, self._attend_at, *(chore.at for chore in self.chores)]
         if len(self.ledger):
             due.append(self._renew_at)
         pause = min(due) - time.monotonic()
@@ -127,7 +155,30 @@ class LeaseKeeper:
         return min(pause, STALE_NEWS_SECONDS) if len(self.ledger) else pause
 
     def _look_around(self) -> None:
-        now = time.monotonic()
+        self._keep_leases(time.monotonic())
+        if time.monotonic() >= self._reap_at:
+            self._reap()
+            self._reap_at = time.monotonic() + self.options.reap_interval
+        for chore in self.chores:
+            if time.monotonic() >= chore.at:
+                self._do(chore)
+
+    def _listen(self) -> None:
+        """Also what arrived together with an answer: the socket does not become readable for it again."""
+        if self._session.take_notifications():
+            for chore in self.chores:
+                chore.on_notified()
+
+    def _do(self, chore: Chore) -> None:
+        chore.at = time.monotonic() + MAX_RETRY_SECONDS  # unless it says otherwise
+        try:
+            chore.run(self)
+        except errors.DatabaseUnreachable:
+            raise
+        except errors.PgBrokerError as exc:
+            logger.warning("%s failed and will be tried again: %s", type(chore).__name__, exc)
+
+    def _keep_leases(self, now: float) -> None:
         self.ledger.give_back(GIVE_BACK_GRACE_SECONDS)
         age = self.ledger.news_age
         if age is not None and age >= STALE_NEWS_SECONDS:
@@ -140,9 +191,6 @@ class LeaseKeeper:
             if self.consumers or self.kept_queues:
                 self._query(self.attend_call())
             self._attend_at = time.monotonic() + self._attend_interval
-        if now >= self._reap_at:
-            self._reap()
-            self._reap_at = time.monotonic() + self.options.reap_interval
 
     def attend_call(self) -> Call:
         """The statement that says which consumers and queues of this process are alive."""
@@ -171,6 +219,11 @@ class LeaseKeeper:
             except errors.DatabaseUnreachable:
                 self.ledger.return_call(call)
                 raise
+
+    def query(self, sql: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement of a chore, after what the leases need: a long chore must not let them run out."""
+        self._keep_leases(time.monotonic())
+        return self._query((sql, tuple(args)))
 
     def _query(self, call: Call) -> list[tuple[Any, ...]]:
         self._session.connect()

@@ -108,6 +108,11 @@ class Ledger:
         holding.is_followed = True
         return True
 
+    def is_unfollowed(self, tag: Tag) -> bool:
+        """Whether this job is held and nobody reports its outcome: then an ack or a rejection ends it."""
+        holding = self._held.get(tag.claim)
+        return holding is not None and holding.tag == tag and not holding.is_followed
+
     def submit(self, tag: Tag) -> None:
         """The worker's pool has the task and will run it."""
         holding = self._held.get(tag.claim)
@@ -126,14 +131,13 @@ class Ledger:
 
     def ack(self, tag: Tag) -> None:
         """The consumer is done with the message; ends the job unless its task is followed."""
-        holding = self._held.get(tag.claim)
-        if holding is not None and not holding.is_followed:
+        if self.is_unfollowed(tag):
             self.end(tag, None)
 
     def end(self, tag: Tag, state: str | None) -> None:
         """The job is over: DONE, or CANCELLED for ``REVOKED``. ``state`` is Celery's state of the task."""
         with self._lock:
-            if self._held.pop(tag.claim, None) is None:
+            if not self._forget(tag):
                 return
             self._report.done(tag.job_id, tag.claim, state)
         self._news()
@@ -155,10 +159,18 @@ class Ledger:
 
     def _end_by(self, tag: Tag, call: Call) -> None:
         with self._lock:
-            if self._held.pop(tag.claim, None) is None:
+            if not self._forget(tag):
                 return
             self._calls.append(call)
         self._news()
+
+    def _forget(self, tag: Tag) -> bool:
+        """Hold this job no longer. A transient message's tag may bear the number of a claim, and is nothing here."""
+        holding = self._held.get(tag.claim)
+        if holding is None or holding.tag != tag:
+            return False
+        del self._held[tag.claim]
+        return True
 
     # -- giving back --------------------------------------------------------------------------------
 
@@ -259,6 +271,10 @@ class Ledger:
     def _news(self) -> None:
         if self._news_at is None:
             self._news_at = time.monotonic()
+        self.signal()
+
+    def signal(self) -> None:
+        """Interrupt the waits of those who consume; from any thread."""
         for signal in self.on_news:
             signal()
 

@@ -216,6 +216,23 @@ class Store:
         """Take back what lies under leases that ran out. Rows: id and new status."""
         return f"select reaped_job_id, new_status from {self.prefix}reap(%s)", (limit,)
 
+    def revoke(self, task_ids: Sequence[str]) -> Call:
+        """Let no run of these tasks begin any more. Row: how many waiting jobs were ended."""
+        return f"select {self.prefix}revoke(%s::text[])", (list(task_ids),)
+
+    def waiting_headers(self, needles: Sequence[str]) -> Call:
+        """Rows: id and headers of the waiting jobs in whose headers one of the texts stands. Reads all of them."""
+        sql = (
+            f"select job_id, headers from {self.prefix}jobs_live where status = 'PENDING' and headers is not null "
+            "and exists (select from unnest(%s::text[]) n where position(n in headers) > 0)"
+        )
+        return sql, (list(needles),)
+
+    def cancel(self, job_ids: Sequence[int], outcome: str, detail: str) -> Call:
+        """End waiting jobs as CANCELLED. Row: how many still waited."""
+        sql = f"select count({self.prefix}cancel(i, %s, %s)) from unnest(%s::bigint[]) i"
+        return sql, (outcome, detail, list(job_ids))
+
     def doze(self, queues: Sequence[str], channel: str | None, seconds: float) -> Call:
         """Register as a sleeper and look. Row: seconds until the next job is due or ``None``; is one ready; is mail."""
         return f"select due_seconds, is_ready, has_mail from {self.prefix}doze(%s::text[], %s, %s)", (

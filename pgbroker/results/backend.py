@@ -9,7 +9,7 @@ from typing import Any
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import Backend
-from celery.exceptions import TimeoutError
+from celery.exceptions import TaskRevokedError, TimeoutError, WorkerLostError
 from celery.result import result_from_tuple
 from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
@@ -113,6 +113,10 @@ class PgBackend(Backend, AsyncBackendMixin):
         rows = self.store.get([_key(task_id)])
         return self.decode_row(rows[0]) if rows else {"status": states.PENDING, "result": None}
 
+    def stored_status(self, task_id: Any) -> str | None:
+        """The status that was stored, if any; an end of the broker's that is still to be delivered does not count."""
+        return self.store.stored_status(_key(task_id))
+
     def task_result_exists(self, task_id: Any) -> bool:
         """Whether anything is stored for the task, be it ``PENDING``."""
         return bool(self._ensure_retryable(self.store.get, [_key(task_id)]))
@@ -122,6 +126,8 @@ class PgBackend(Backend, AsyncBackendMixin):
 
     def decode_row(self, row: StoredResult) -> dict[str, Any]:
         """The result as Celery describes it."""
+        if row.meta is None:
+            return _undelivered(row)
         meta: dict[str, Any] = self.decode_result(row.meta)
         meta.setdefault("task_id", row.task_id)
         return meta
@@ -221,6 +227,18 @@ class PgBackend(Backend, AsyncBackendMixin):
     def cleanup(self) -> None:
         """Delete what has expired; Celery's beat calls it once a day (``celery.backend_cleanup``)."""
         self.store.expire()
+
+
+def _undelivered(row: StoredResult) -> dict[str, Any]:
+    """The result of a task that the broker has ended, before a worker has told Celery so."""
+    kind = TaskRevokedError if row.status == states.REVOKED else WorkerLostError
+    return {
+        "task_id": row.task_id,
+        "status": row.status,
+        "result": kind(row.detail),
+        "traceback": None,
+        "children": [],
+    }
 
 
 def _key(task_id: Any) -> str:

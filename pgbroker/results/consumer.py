@@ -73,8 +73,9 @@ class ResultConsumer(BaseResultConsumer):
             seconds = 0.0
             while True:
                 for row in wait.take(seconds):
-                    if seen.get(row.task_id) != row.meta:
-                        seen[row.task_id] = b"" if row.is_ready else row.meta
+                    meta = row.meta or b""
+                    if seen.get(row.task_id) != meta:
+                        seen[row.task_id] = b"" if row.is_ready else meta
                         self._deliver(row, leaves[row.task_id], on_message)
                 if seconds:
                     yield

@@ -20,11 +20,15 @@ EXPIRY_BATCH = 1000
 
 
 class StoredResult(NamedTuple):
-    """A task's stored state. ``meta`` is encoded by the application's result serializer."""
+    """A task's state. ``meta`` is encoded by the application's result serializer.
+
+    Without ``meta`` it is an end that the broker made and no worker has told Celery of yet; ``detail`` says why.
+    """
 
     task_id: str
     status: str
-    meta: bytes
+    meta: bytes | None
+    detail: str | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -40,7 +44,12 @@ class ResultCalls:
 
     def get(self, task_ids: Iterable[str]) -> Call:
         """The stored states. Rows: :class:`StoredResult`, read by :func:`read_rows`."""
-        return f"select task_id, status, meta from {self._prefix}get_results(%s::text[])", (list(task_ids),)
+        return f"select task_id, status, meta, detail from {self._prefix}get_results(%s::text[])", (list(task_ids),)
+
+    def stored_status(self, task_id: str) -> Call:
+        """Rows: the status that was stored, whatever the broker has to say beyond; none if nothing was."""
+        valid = "expires_at is null or expires_at > statement_timestamp()"
+        return f"select status from {self._prefix}results where task_id = %s and ({valid})", (task_id,)
 
     def await_results(self, wanted: Mapping[str, bool], channel: str, seconds: float) -> Call:
         """Register for results, and what is there already. One row of arrays, read by :func:`read_arrays`.
@@ -51,7 +60,7 @@ class ResultCalls:
             seconds: How long the registration holds.
         """
         return (
-            f"call {self._prefix}await_results(%s::text[], %s::boolean[], %s, %s, null, null, null)",
+            f"call {self._prefix}await_results(%s::text[], %s::boolean[], %s, %s, null, null, null, null)",
             (list(wanted), list(wanted.values()), channel, seconds),
         )
 
@@ -72,13 +81,16 @@ def calls_for(schema: str) -> ResultCalls:
 
 def read_rows(rows: Iterable[Sequence[Any]]) -> list[StoredResult]:
     """Rows of the driver as stored results."""
-    return [StoredResult(task_id, status, bytes(meta)) for task_id, status, meta in rows]
+    return [
+        StoredResult(task_id, status, None if meta is None else bytes(meta), detail)
+        for task_id, status, meta, detail in rows
+    ]
 
 
 def read_arrays(rows: Sequence[Sequence[Any]]) -> list[StoredResult]:
-    """The one row of three arrays that ``await_results`` gives back."""
-    ids, states, metas = rows[0]
-    return read_rows(zip(ids, states, metas, strict=True)) if ids else []
+    """The one row of four arrays that ``await_results`` gives back."""
+    ids, *others = rows[0]
+    return read_rows(zip(ids, *others, strict=True)) if ids else []
 
 
 class ResultStore:
@@ -107,6 +119,11 @@ class ResultStore:
     def get(self, task_ids: Iterable[str]) -> list[StoredResult]:
         """What is stored of these tasks, in no order."""
         return read_rows(self._run(self._calls.get(task_ids)))
+
+    def stored_status(self, task_id: str) -> str | None:
+        """The status that was stored, if any; an end that is not delivered yet does not count here."""
+        rows = self._run(self._calls.stored_status(task_id))
+        return rows[0][0] if rows else None
 
     def forget(self, task_id: str) -> None:
         """Remove a task's state."""

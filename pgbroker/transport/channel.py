@@ -19,6 +19,7 @@ from pgbroker.transport import receipts, topology
 from pgbroker.transport.consumers import Subscription
 from pgbroker.transport.envelope import DeliveredMessage, Envelope, open_claimed, open_mail
 from pgbroker.transport.qos import PrefetchWindow
+from pgbroker.transport.revoking import Revocation, bears_stamp, needles, read_revocation
 
 if TYPE_CHECKING:
     from pgbroker.transport.link import Link
@@ -74,6 +75,8 @@ class Channel(base.StdChannel):
         Raises:
             Unroutable: A task went to a named exchange and no binding leads on.
         """
+        if exchange and (revocation := read_revocation(exchange, message)):
+            self._revoke(revocation)
         if not exchange and routing_key in self._job_queues:
             self.publish_job(message, routing_key)
             return
@@ -86,6 +89,17 @@ class Channel(base.StdChannel):
         receipts.hand_in(d for d in went_to if d.kind == "job")
         if not went_to and exchange and ("task" in message.headers or mandatory):
             raise errors.Unroutable(exchange, routing_key)
+
+    def _revoke(self, revocation: Revocation) -> None:
+        """Make a revoke last; the broadcast that carried it goes on to the workers."""
+        store = self.process.store
+        if revocation.task_ids:
+            self._query(store.revoke(revocation.task_ids))
+        if revocation.stamps:
+            found = self._query(store.waiting_headers(needles(revocation.stamps)))
+            ids = sorted(job_id for job_id, headers in found if bears_stamp(headers, revocation.stamps))
+            if ids:
+                self._query(store.cancel(ids, "REVOKED", "revoked by a stamped header"))
 
     def publish_job(self, message: Envelope, queue: str) -> Published:
         """Put a job into a queue that is known to hold jobs."""

@@ -108,6 +108,25 @@ class DeliveredMessage(KombuMessage):
     body: Any
     delivery_tag: Any  # a Tag; kombu says text
 
+    def ack(self, multiple: bool = False) -> None:
+        """See kombu. In a worker, a task that Celery acks before it has taken it up was revoked or has expired."""
+        if (process := self._judging_process()) is not None:
+            process.ledger.end(self.delivery_tag, process.judge.state_on_ack(self))
+        super().ack(multiple)
+
+    def reject(self, requeue: bool = False) -> None:
+        """See kombu. In a worker, a task that Celery rejects before it has taken it up cannot be run here."""
+        if not requeue and (process := self._judging_process()) is not None:
+            process.ledger.bury(self.delivery_tag, process.judge.reason_on_reject(self))
+        super().reject(requeue)
+
+    def _judging_process(self) -> Any:
+        """The worker that holds this job without having taken its task up."""
+        process: Any = self.channel.process if self.channel is not None else None
+        if process is None or process.judge is None:
+            return None
+        return process if process.ledger.is_unfollowed(self.delivery_tag) else None
+
 
 def open_claimed(claimed: Claimed, channel: Any, consumer_tag: str | None) -> DeliveredMessage:
     """The kombu message of a claimed job.

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from pgbroker.options import Options
 from pgbroker.postgres.pool import SessionPool, pool_for
@@ -13,6 +14,16 @@ from pgbroker.queue.leases import LeaseKeeper
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import routing_for
 from pgbroker.queue.store import store_for
+
+
+class Judge(Protocol):
+    """Knows what it means that a worker is done with a task's message before it has taken the task up."""
+
+    def state_on_ack(self, message: Any) -> str | None:
+        """Celery's state of the task; ``None`` for a message that is no task of this worker's."""
+
+    def reason_on_reject(self, message: Any) -> str:
+        """Why it was refused."""
 
 
 class Process:
@@ -26,6 +37,8 @@ class Process:
         self.keeper = LeaseKeeper(options, self.ledger)
         #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
         self.pool_slots: Callable[[], int] | None = None
+        #: Set in a Celery worker.
+        self.judge: Judge | None = None
         #: Whether the worker's pool runs what it was given also when the connection is lost meanwhile.
         self.pool_keeps_tasks = False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pgbroker.transport.channel import Channel
+from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
 from pgbroker.worker import outcome
 
@@ -37,6 +38,14 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
             # the prefork pool alone has a flush of its own, which drops what it has not begun
             process.pool_keeps_tasks = "flush" not in vars(pool)
             process.pool_slots = lambda: int(pool.num_processes)
+    link = getattr(getattr(sender, "connection", None), "connection", None)
+    if isinstance(link, Link):
+        from pgbroker.queue.chores import RegularUpkeep
+        from pgbroker.worker import unfollowed
+        from pgbroker.worker.outbox import Outbox
+
+        unfollowed.watch(sender, link.process)
+        link.process.keeper.take_on(Outbox(sender, link.process).feed, RegularUpkeep(link.options))
 
 
 def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None:

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "e7204ee7ee6a5a72b2d1468a9faf0b09d491bd14173e5e2e86665659f9a631a6",
+    "0001": "dd36351e556d92d233f2de0f3354ffb2507a1ca7664728eefbe2479a637384a8",
 }
 
 

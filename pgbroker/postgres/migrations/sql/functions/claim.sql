@@ -7,6 +7,7 @@
 --   p_floors         ten for each queue, lanes 9 to 0: jobs with an older run_after are not looked at; null: all are
 --   p_low_first      true: priority 0 goes first (applications that come from Redis)
 -- Returns: the claimed rows, in no order.
+-- A job whose task was revoked after it ran or while it was published is not handed out: it ends here.
 -- Locks: the claimed rows, skipping those that somebody else is claiming. Index: jobs_live_ready, lane by lane, so that
 -- neither a backlog is sorted nor jobs in the future are walked. The time is taken once: a volatile comparison would be
 -- no index condition. Ids first, then one update by key: a LIMIT inside the update's own plan does not hold under a
@@ -45,6 +46,9 @@ begin
             end if;
         end loop;
     end loop;
+    if v_ids <> '{}' and exists (select from pgbroker.revoked) then
+        v_ids := pgbroker.end_revoked(v_ids);
+    end if;
     if v_ids = '{}' then
         return;
     end if;

@@ -4,6 +4,8 @@
 --   p_seconds  how long the registration holds; a worker that is still idle then registers again
 -- Returns: due_seconds, the time until the next job of these queues becomes due, if that is within p_seconds, else null;
 --   is_ready and has_mail, whether there is a ready job or a transient message now.
+-- Jobs that have expired are ended on the way, a batch of them: whoever has nothing to do is there to do it, and
+-- due_seconds (never less than a second for this) leads back to the next one.
 -- What another session commits between this look and this commit woke nobody: look again a moment later (the second
 -- call meets a registration that is already visible, so nothing can slip through any more).
 -- Index: jobs_live_ready, one probe for each queue and lane.
@@ -42,6 +44,15 @@ begin
             v_next := least(v_next, v_due);
         end loop;
     end loop;
+    select j.expires_at into v_due from pgbroker.jobs_live j
+    where j.status = 'PENDING' and j.expires_at is not null and j.expires_at <= v_until
+    order by j.expires_at limit 1;
+    if v_due <= v_now then
+        perform pgbroker.prune_expired(100);
+    end if;
+    if v_due is not null then
+        v_next := least(v_next, greatest(v_due, v_now + interval '1 second'));
+    end if;
     due_seconds := extract(epoch from v_next - v_now);
     has_mail := exists (select from pgbroker.mailbox m where m.queue = any (p_queues));
 end

@@ -1,11 +1,24 @@
--- The stored states of several tasks; one that has expired is not there. In no order.
--- Index: primary key.
+-- The states of several tasks; one that has expired is not there. In no order.
+-- An end that the broker made and no worker has delivered yet (outcome_outbox) counts: it comes without meta, and detail says
+-- why it ended.
+-- Index: primary key, outcome_outbox_task.
 create or replace function pgbroker.get_results(p_task_ids text[])
-returns table (task_id text, status text, meta bytea)
+returns table (task_id text, status text, meta bytea, detail text)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
     return query
-    select r.task_id, r.status, r.meta from pgbroker.results r
-    where r.task_id = any (p_task_ids) and (r.expires_at is null or r.expires_at > clock_timestamp());
+    select r.task_id, r.status, r.meta, null::text from pgbroker.results r
+    where r.task_id = any (p_task_ids) and (r.expires_at is null or r.expires_at > clock_timestamp())
+        and (r.status in ('SUCCESS', 'FAILURE', 'REVOKED')
+            or not exists (select from pgbroker.outcome_outbox o where o.task_id = r.task_id));
+    return query
+    select distinct on (o.task_id) o.task_id, case o.outcome when 'LOST' then 'FAILURE' else 'REVOKED' end, null::bytea, o.detail
+    from pgbroker.outcome_outbox o
+    where o.task_id = any (p_task_ids)
+        and not exists (
+            select from pgbroker.results r
+            where r.task_id = o.task_id and r.status in ('SUCCESS', 'FAILURE', 'REVOKED')
+                and (r.expires_at is null or r.expires_at > clock_timestamp()))
+    order by o.task_id, o.outcome_id desc;
 end
 $$;

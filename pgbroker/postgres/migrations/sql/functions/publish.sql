@@ -7,7 +7,8 @@
 --                   and no parameter of the caller's transaction is changed
 --   p_wait_ms       longest wait for somebody else's open transaction that holds the same dedupe key; null: as the
 --                   session has it. Not used when joined
--- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job.
+-- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job. A task that was revoked
+-- before gets an id too, but no job of it begins: it is CANCELLED at once (see claim() for one that runs and is retried).
 -- Locks: the new row; an insert whose key is being inserted by an open transaction waits for its end.
 -- A duplicate raises nothing, so a caller's transaction stays usable. A holder that has expired does not count: it is
 -- cancelled here. Nor does a holder that runs the task of the same id: it is handing on (a retry, a replacement), so it
@@ -26,6 +27,13 @@ declare
     v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
     v_holder pgbroker.jobs_live;
 begin
+    if exists (select from pgbroker.revoked r where r.task_id = p_task_id and r.until > v_now) then
+        publish.job_id := pgbroker.publish_revoked(p_queue, p_task_id, p_task_name, p_priority, v_run_after, p_max_attempts,
+            p_dedupe_key, p_exchange, p_routing_key, p_content_type, p_content_encoding, p_headers, p_properties, p_body);
+        if publish.job_id is not null then
+            return;
+        end if;
+    end if;
     if p_dedupe_key is null then
         insert into pgbroker.jobs_live (run_after, enqueued_at, expires_at, priority, max_attempts, queue, task_id, task_name,
             exchange, routing_key, content_type, content_encoding, headers, properties, body)

@@ -20,11 +20,20 @@ begin
             g.max_attempts, g.queue, g.task_id, g.task_name, g.dedupe_key, 'queue purged', 'REVOKED'
         from gone g where pgbroker.history_seconds() > 0
     ), told as (
-        insert into pgbroker.outcome_outbox (job_id, task_id, task_name, queue, outcome, detail, headers, properties)
-        select g.job_id, g.task_id, g.task_name, g.queue, 'PURGED', 'queue purged', g.headers, g.properties
-        from gone g where g.headers is not null
+        -- as note_outcome(), for all at once
+        insert into pgbroker.outcome_outbox (job_id, task_id, task_name, queue, outcome, detail, exchange, routing_key,
+            content_type, content_encoding, headers, properties, body)
+        select g.job_id, g.task_id, g.task_name, g.queue, 'PURGED', 'queue purged', g.exchange, g.routing_key,
+            g.content_type, g.content_encoding, g.headers, g.properties, g.body
+        from gone g where g.headers is not null and g.task_name is not null
+    ), woken as (
+        select pg_notify(w.channel, case when octet_length(w.task_id) < 200 then w.task_id else '' end)
+        from pgbroker.waiters w where w.until > v_now and exists (select from gone g where g.task_id = w.task_id)
     )
-    select count(*) into v_count from gone;
+    select count(*) into v_count from gone where (select count(*) from woken) >= 0;
+    if v_count > 0 then
+        perform pg_notify(pgbroker.outcome_channel(), '');
+    end if;
     return v_count;
 end
 $$;

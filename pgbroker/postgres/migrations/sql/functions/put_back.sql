@@ -9,14 +9,16 @@ returns text
 language plpgsql as $$
 declare
     v_job pgbroker.jobs_live;
+    v_reason text;
 begin
     select * into v_job from pgbroker.jobs_live j where j.job_id = p_job_id and j.claim = p_claim for update;
     if not found then
         return null;
     end if;
     if v_job.requeues >= p_max_requeues then
-        perform pgbroker.bury(array[p_job_id], array[p_claim], array[format('put back %s times, max_requeues reached; last: %s',
-            v_job.requeues, p_reason)]);
+        v_reason := format('put back %s times, max_requeues reached; last: %s', v_job.requeues, p_reason);
+        perform pgbroker.bury(array[p_job_id], array[p_claim], array[v_reason]);
+        perform pgbroker.note_outcome(v_job, 'LOST', v_reason);
         return 'DEAD';
     end if;
     insert into pgbroker.job_events (job_id, task_id, kind, attempts, worker, detail)

@@ -37,11 +37,7 @@ begin
                 v_reason := format('%s; attempt %s of %s', v_reason, v_job.attempts, v_job.max_attempts);
             end if;
             perform pgbroker.bury(array[v_job.job_id], array[v_job.claim], array[v_reason]);
-            if v_job.headers is not null then
-                insert into pgbroker.outcome_outbox (job_id, task_id, task_name, queue, outcome, detail, headers, properties)
-                values (v_job.job_id, v_job.task_id, v_job.task_name, v_job.queue, 'LOST', v_reason, v_job.headers,
-                    v_job.properties);
-            end if;
+            perform pgbroker.note_outcome(v_job, 'LOST', v_reason);
             new_status := 'DEAD';
         else
             insert into pgbroker.job_events (job_id, task_id, kind, attempts, worker, detail)

@@ -35,10 +35,13 @@ begin
                 status, priority, attempts, max_attempts, queue, task_id, task_name, worker, dedupe_key, last_error,
                 result_state)
             select v_slot, g.job_id, g.enqueued_at, g.run_after, g.claimed_at,
-                coalesce(g.started_at, g.claimed_at), v_now,
+                case when p_done_states[array_position(p_done, g.claim)] = 'REVOKED' then g.started_at
+                    else coalesce(g.started_at, g.claimed_at) end, v_now,
                 case when p_done_states[array_position(p_done, g.claim)] = 'REVOKED' then 'CANCELLED'
                     else 'DONE' end::pgbroker.job_status, g.priority, g.attempts, g.max_attempts, g.queue,
-                g.task_id, g.task_name, g.worker, g.dedupe_key, g.last_error,
+                g.task_id, g.task_name, g.worker, g.dedupe_key,
+                case when p_done_states[array_position(p_done, g.claim)] = 'REVOKED'
+                    then 'revoked or expired while a worker held it' else g.last_error end,
                 p_done_states[array_position(p_done, g.claim)]
             from gone g;
         else

@@ -132,28 +132,39 @@ create table pgbroker.settings (
     name  text primary key,
     value text
 );
-insert into pgbroker.settings values ('history_seconds', '86400'), ('dead_seconds', '2592000');
+insert into pgbroker.settings values ('history_seconds', '86400'), ('dead_seconds', '2592000'), ('revoked_seconds', '10800');
 
+-- tasks that must not run, whenever they are published or come back
 create table pgbroker.revoked (
     task_id text primary key,
     until   timestamptz not null
 );
 
 -- ends that the broker made without Celery (reaped, expired, revoked, purged): written in the same transaction as the
--- end itself, delivered by any worker to the application's result backend, chords and errbacks
+-- end itself, delivered by any worker to the application's result backend, chords and errbacks. The whole message is
+-- here, because chord and errbacks stand in its body.
 create table pgbroker.outcome_outbox (
-    outcome_id  bigint generated always as identity primary key,
-    job_id      bigint not null,
-    task_id     text,
-    task_name   text,
-    queue       text not null,
-    outcome     text not null,
-    detail      text,
-    headers     text,
-    properties  text,
-    created_at  timestamptz not null default clock_timestamp(),
-    taken_until timestamptz
+    outcome_id       bigint generated always as identity primary key,
+    job_id           bigint not null,
+    task_id          text,
+    task_name        text not null,
+    queue            text not null,
+    outcome          text not null,
+    detail           text not null,
+    created_at       timestamptz not null default clock_timestamp(),
+    taken_until      timestamptz,
+    deliveries       smallint not null default 0,
+    exchange         text,
+    routing_key      text,
+    content_type     text,
+    content_encoding text,
+    headers          text not null,
+    properties       text,
+    body             bytea not null,
+    constraint outcome_outbox_outcome check (outcome in ('LOST', 'EXPIRED', 'REVOKED', 'PURGED'))
 );
+-- until it is delivered, an outcome counts as the task's result
+create index outcome_outbox_task on pgbroker.outcome_outbox (task_id);
 
 -- exchanges, queues and bindings
 create table pgbroker.queues (

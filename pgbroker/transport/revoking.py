@@ -1,0 +1,89 @@
+"""Reads the remote control messages that revoke tasks, on their way out.
+
+``app.control.revoke`` reaches only workers that are up. The broker sees the broadcast pass and makes it last: what
+waits is cancelled, what comes later does not run. A revoke that is addressed to some workers only concerns these, so
+it is left to them.
+
+Source: ``kombu.pidbox.Mailbox`` (exchange name and message), ``celery.worker.control`` (commands and arguments).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kombu.utils.json import loads
+
+from pgbroker.transport.envelope import Envelope
+
+_EXCHANGE_SUFFIX = ".pidbox"
+_BY_ID = frozenset({"revoke", "terminate"})
+_BY_STAMPS = "revoke_by_stamped_headers"
+
+
+class Revocation(NamedTuple):
+    """What a broadcast revokes: tasks by their ids, or by stamps (header -> texts of the values)."""
+
+    task_ids: list[str]
+    stamps: dict[str, list[Any]]
+
+
+def read_revocation(exchange: str, message: Envelope) -> Revocation | None:
+    """What a message to an exchange revokes; ``None`` if nothing, or if it cannot be read without running code.
+
+    Args:
+        exchange: Where the message goes: ``<control_exchange>.pidbox``.
+        message: The message; only JSON is read.
+    """
+    if not exchange.endswith(_EXCHANGE_SUFFIX) or message.content_type != "application/json":
+        return None
+    if b"revoke" not in message.body and b"terminate" not in message.body:
+        return None
+    try:
+        command = loads(message.body)
+        method, arguments = command["method"], command["arguments"]
+        if command.get("destination") or command.get("pattern"):
+            return None
+        if method in _BY_ID:
+            ids = _as_list(arguments["task_id"])
+            return Revocation([str(task_id) for task_id in ids], {}) if ids else None
+        if method == _BY_STAMPS:
+            return Revocation([], _read_stamps(arguments["headers"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass  # whoever receives it will say what is wrong with it
+    return None
+
+
+def _read_stamps(headers: Any) -> dict[str, list[Any]]:
+    """``{header: value or values}``, or ``["header=value", ...]`` as the command line has it."""
+    if not isinstance(headers, Mapping):
+        headers = dict(entry.split("=", 1) for entry in headers)
+    return {str(header): _as_list(values) for header, values in headers.items()}
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def needles(stamps: Mapping[str, list[Any]]) -> list[str]:
+    """Texts, one of which stands in the headers of every task with such a stamp: the values as JSON has them."""
+    return sorted({json.dumps(value) for values in stamps.values() for value in values})
+
+
+def bears_stamp(headers: str, stamps: Mapping[str, list[Any]]) -> bool:
+    """Whether a task of these headers (JSON) bears one of the stamps, by the rule of Celery's workers.
+
+    Source: ``celery.worker.request.Request.revoked`` (5.7).
+    """
+    try:
+        read = loads(headers)
+        borne, names = read.get("stamps") or {}, read.get("stamped_headers") or ()
+        return any(
+            name in stamps and any(value in stamps[name] for value in [*_as_list(borne.get(name)), borne.get(name)])
+            for name in names
+        )
+    except (ValueError, TypeError, AttributeError):
+        return False

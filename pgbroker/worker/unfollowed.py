@@ -1,0 +1,54 @@
+"""What it means that Celery is done with a message before it has taken its task up.
+
+``task_received``, with which a row begins to follow its task, comes only after a look at the message. Celery
+acknowledges without it what was revoked or has expired, and (this must not pass for done) what it cannot decode; it
+rejects what it does not know or cannot make sense of.
+
+Source: ``celery.worker.consumer.Consumer.create_task_handler``, ``celery.worker.strategy.default`` (5.7).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from celery import states
+from celery.worker import state as worker_state
+
+from pgbroker.transport.process import Process
+
+
+def watch(consumer: Any, process: Process) -> None:
+    """Judge the messages of a worker's consumer."""
+    process.judge = _Judge(consumer)
+    consumer.on_decode_error = _burying(consumer.on_decode_error, process)
+
+
+class _Judge:
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def state_on_ack(self, message: Any) -> str | None:
+        headers = message.headers
+        is_revoked = headers.get("id") in worker_state.revoked or any(
+            stamp in worker_state.revoked_stamps for stamp in headers.get("stamped_headers") or ()
+        )
+        return states.REVOKED if is_revoked else None
+
+    def reason_on_reject(self, message: Any) -> str:
+        name = message.headers.get("task")
+        if isinstance(name, str) and name not in self._consumer.strategies:
+            return f"NotRegistered: worker {self._consumer.hostname} knows no task {name!r}"
+        exc = sys.exception()  # Celery rejects in the handler of what went wrong
+        if exc is not None:
+            return f"{type(exc).__name__}: {exc}"
+        return f"worker {self._consumer.hostname} could not make a task of the message"
+
+
+def _burying(on_decode_error: Callable[..., Any], process: Process) -> Callable[..., Any]:
+    def on_undecodable(message: Any, exc: Exception) -> Any:
+        process.ledger.bury(message.delivery_tag, f"the message cannot be decoded: {type(exc).__name__}: {exc}")
+        return on_decode_error(message, exc)
+
+    return on_undecodable
