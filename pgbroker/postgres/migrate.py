@@ -164,9 +164,7 @@ def refusal(session: Session, found: str | None) -> errors.SchemaError | None:
     if found in REVISIONS:
         return errors.SchemaTooOld(schema, found, HEAD)
     try:
-        rows = session.query(
-            f"select value from {in_statement(schema)}.settings where name = %s", [MINIMUM_REVISION]
-        )
+        rows = session.query(f"select value from {in_statement(schema)}.settings where name = %s", [MINIMUM_REVISION])
     except errors.DatabaseError:
         rows = []
     if rows and rows[0][0] in REVISIONS:
