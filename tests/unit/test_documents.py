@@ -242,7 +242,7 @@ def test_the_compose_file_is_valid() -> None:
 
 def test_the_services_start_this_application_in_order() -> None:
     services = compose_file()["services"]
-    assert set(services) == {"postgres", "migrate", "worker", "beat", "prune", "flower"}
+    assert set(services) == {"postgres", "migrate", "worker", "beat", "flower"}
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     for name in set(services) - {"postgres", "migrate"}:
         assert services[name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}, name
