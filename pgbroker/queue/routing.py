@@ -123,6 +123,14 @@ class Routing:
         """Row: whether there was such a binding."""
         return self._call("unbind_queue", exchange, queue, routing_key)
 
+    def exchange_bindings(self, exchange: str) -> Call:
+        """Rows: one, if anything is bound to the exchange."""
+        return f"select from {self.prefix}bindings where exchange = %s limit 1", (exchange,)
+
+    def topology_channel(self) -> Call:
+        """Row: the NOTIFY channel that says of new bindings."""
+        return self._call("topology_channel")
+
     def bindings(self) -> Call:
         """Rows: queue, exchange, routing key, arguments."""
         return f"select queue, exchange, routing_key, arguments from {self.prefix}bindings order by 2, 1, 3", ()

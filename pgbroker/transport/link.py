@@ -30,7 +30,7 @@ class Link:
     def pump(self) -> Pump:
         """The consuming side, made when it is first needed."""
         if self._pump is None:
-            self._pump = Pump(self.options, self.process.ledger, self.process.keeper)
+            self._pump = Pump(self.options, self.process.ledger, self.process.keeper, self.process.unbound_exchanges)
         return self._pump
 
     def subscriptions(self) -> list[Subscription]:

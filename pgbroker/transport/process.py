@@ -14,6 +14,7 @@ from pgbroker.queue.leases import LeaseKeeper
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import routing_for
 from pgbroker.queue.store import store_for
+from pgbroker.transport.unbound import UnboundExchanges
 
 
 class Judge(Protocol):
@@ -34,6 +35,7 @@ class Process:
         self.store = store_for(options.schema)
         self.routing = routing_for(options.schema)
         self.ledger = Ledger(self.store)
+        self.unbound_exchanges = UnboundExchanges()
         self.keeper = LeaseKeeper(options, self.ledger)
         #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
         self.pool_slots: Callable[[], int] | None = None

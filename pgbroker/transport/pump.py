@@ -23,6 +23,7 @@ from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.store import Call
 from pgbroker.transport.consumers import Consumers, Subscription
 from pgbroker.transport.seat import Seat
+from pgbroker.transport.unbound import UnboundExchanges
 from pgbroker.transport.waker import Waker
 from pgbroker.transport.watch import Watch
 
@@ -48,15 +49,17 @@ class Pump:
         options: The broker.
         ledger: What the process holds.
         keeper: The process's lease thread.
+        unbound: What the process knows of exchanges without bindings; this pump listens for new ones.
     """
 
-    def __init__(self, options: Options, ledger: Ledger, keeper: LeaseKeeper) -> None:
+    def __init__(self, options: Options, ledger: Ledger, keeper: LeaseKeeper, unbound: UnboundExchanges) -> None:
         self.options, self.ledger, self.keeper = options, ledger, keeper
         self.store, self.routing = keeper.store, keeper.routing
         self.session = Session(options, "consume")
         listen_options = options.listen_options()
         self.listener = Session(listen_options, "listen") if listen_options and options.notify else None
         self.consumers = Consumers(ledger)
+        self.unbound = unbound
         self.channel_name = f"pgbw_{secrets.token_hex(12)}"
         self.waker = Waker()
         self.is_closed = False
@@ -68,6 +71,8 @@ class Pump:
         self._failed: Callable[[], None] | None = None
         self._sent_at = self._settled_at = 0.0
         self._listening: set[str] = set()
+        self._topology_channel = ""
+        self._is_watching = False
 
     # -- consumers ----------------------------------------------------------------------------------
 
@@ -100,11 +105,15 @@ class Pump:
         if self.session.is_busy:
             self._receive(wait=True)
         names = {row[0] for row in self.session.query(*self.store.queue_channels(list(queues)))}
-        new = ({self.channel_name} | names) - self._listening
+        self._topology_channel = self.session.query(*self.routing.topology_channel())[0][0]
+        new = ({self.channel_name, self._topology_channel} | names) - self._listening
         if new:
             session = self.listener or self.session
             session.query("; ".join(f'listen "{name}"' for name in sorted(new)))
             self._listening |= new
+        if not self._is_watching:
+            self._is_watching = True
+            self.unbound.watch()
 
     # -- driven by an event loop --------------------------------------------------------------------
 
@@ -226,7 +235,8 @@ class Pump:
         is_worthwhile = is_news_due or is_rested or (channel is not None and want >= channel.window.worthwhile)
         want_now = want if self._jobs.has_news and is_worthwhile else 0
         if want_now or is_news_due:
-            return self._exchange(now, channel, want_now)
+            # a worker that is never idle must look after its mailbox all the same
+            return self._look(now, with_jobs=False) or self._exchange(now, channel, want_now)
         if news_age is not None or (want and self._jobs.has_news):
             self._arm(self._settled_at + SETTLE_SECONDS)
         return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
@@ -250,7 +260,7 @@ class Pump:
         return self._expect(call, lambda rows: self._on_claimed(rows, want), lambda: self.ledger.return_report(report))
 
     def _look(self, now: float, *, with_jobs: bool) -> Call | None:
-        """Look, and register as a sleeper: for jobs with hands free for them, for mail always."""
+        """Look if it is time, and register as a sleeper: for jobs with hands free for them, for mail always."""
         watches = ([self._jobs] if with_jobs else []) + ([self._mail] if self.consumers.has_mailbox else [])
         if not watches:
             return None
@@ -327,7 +337,9 @@ class Pump:
         self._arm(self._mail.look_at)
 
     def _on_notified(self, channels: list[str]) -> None:
-        if not channels:
+        if self._topology_channel in channels:
+            self.unbound.forget()
+        if not set(channels) - {self._topology_channel}:
             return
         self._mail.wake()
         queues = self.consumers.job_queues()
@@ -360,6 +372,8 @@ class Pump:
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
+        if self._is_watching:
+            self.unbound.unwatch()
         self.ledger.retire({subscription.tag for subscription in gone}, but_submitted=is_lost)
         if is_lost and gone:
             self.ledger.say(self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "dd36351e556d92d233f2de0f3354ffb2507a1ca7664728eefbe2479a637384a8",
+    "0001": "2eb5fada2a355840b1057053b178a81c61f08b28c9ca0366b15b432867641f75",
 }
 
 
