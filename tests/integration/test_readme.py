@@ -168,6 +168,8 @@ def reader_of(database: Database) -> Iterator[Reader]:
             embedded.stop(Path(folder) / ".pgbroker")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_what_a_document_says_can_be_done(name: str, database: Database) -> None:
     with reader_of(database) as reader:
