@@ -1,0 +1,208 @@
+"""A revoke lasts: with no worker up, for what is published later, for what runs and is retried."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import group
+from celery.exceptions import TaskRevokedError
+from ends_site import BACKENDS, Ends
+from worker_site import Site, wait_until
+
+
+@pytest.fixture(params=BACKENDS)
+def ends(request: pytest.FixtureRequest, site: Site) -> Iterator[Ends]:
+    ends = Ends(site, request.param)
+    yield ends
+    ends.close()
+
+
+@pytest.fixture
+def own(site: Site) -> Iterator[Ends]:
+    ends = Ends(site)
+    yield ends
+    ends.close()
+
+
+def cancelled(ends: Ends, task_id: str) -> bool:
+    job = ends.site.job(task_id)
+    return (job.get("status"), job.get("result_state")) == ("CANCELLED", "REVOKED")
+
+
+def queue_count(ends: Ends) -> int:
+    with ends.app.connection_for_write() as connection:
+        return int(connection.default_channel.queue_declare("celery", passive=True).message_count)
+
+
+# -- with no worker up ----------------------------------------------------------------------------------
+
+
+def test_cancels_what_waits_at_once(own: Ends) -> None:
+    results = [own.tasks["ends.number"].apply_async((n,), dedupe_key=f"k{n}") for n in range(3)]
+    later = own.tasks["ends.number"].apply_async((9,), countdown=600, dedupe_key="later")
+    assert queue_count(own) == 3
+    results[0].revoke()
+    own.app.control.revoke([results[1].id, later.id])
+    assert queue_count(own) == 1
+    assert own.keys() == ["k2"]
+    for result in (results[0], results[1], later):
+        assert cancelled(own, result.id)
+        assert result.state == "REVOKED"
+        with pytest.raises(TaskRevokedError, match="revoked"):
+            result.get(timeout=5)
+    assert results[2].state == "PENDING"
+    assert own.site.rows("select kind from pgbroker.job_events") == []
+
+
+def test_wakes_who_waits_for_the_result(own: Ends) -> None:
+    result = own.tasks["ends.number"].apply_async((1,), countdown=600)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            own.app.AsyncResult(result.id).get(timeout=10)
+        except TaskRevokedError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: own.site.rows("select 1 from pgbroker.waiters"), 5)
+    began = time.monotonic()
+    result.revoke()
+    thread.join(5)
+    assert time.monotonic() - began < 2
+    assert len(errors) == 1
+
+
+def test_cancels_what_is_published_later(own: Ends) -> None:
+    own.app.control.revoke("chosen-before")
+    result = own.tasks["ends.number"].apply_async((1,), task_id="chosen-before", dedupe_key="k")
+    assert cancelled(own, result.id)
+    assert result.state == "REVOKED"
+    assert (own.keys(), queue_count(own)) == ([], 0)
+    assert own.outbox() == [("REVOKED", "chosen-before")]
+
+
+def test_forgets_a_revoke_in_time(own: Ends) -> None:
+    own.app.control.revoke("once")
+    ((seconds,),) = own.site.rows("select extract(epoch from until - now())::float8 from pgbroker.revoked")
+    assert seconds == pytest.approx(10800, abs=60)
+    own.site.rows("update pgbroker.revoked set until = now()")
+    result = own.tasks["ends.number"].apply_async((1,), task_id="once")
+    assert own.site.job(result.id)["status"] == "PENDING"
+    assert own.site.rows("select pgbroker.prune_revoked()") == [(1,)]
+    assert own.site.rows("select 1 from pgbroker.revoked") == []
+
+
+def test_understands_every_way_to_say_it(own: Ends) -> None:
+    app = own.site.make_app(control_exchange="our.own")
+    results = [own.tasks["ends.number"].delay(n) for n in range(5)]
+    app.control.revoke(results[0].id)
+    app.control.terminate(results[1].id)
+    app.control.broadcast("revoke", arguments={"task_id": [results[2].id]}, reply=True, timeout=0.1)
+    own.app.control.revoke(results[3].id, destination=["only@here"])
+    assert own.site.statuses() == {"CANCELLED": 3, "PENDING": 2}
+    assert not cancelled(own, results[3].id)
+    app.close()
+
+
+def test_revokes_by_stamped_headers(own: Ends) -> None:
+    def stamped(number: int, **stamps: Any) -> Any:
+        signature = own.tasks["ends.number"].s(number)
+        signature.stamp(**stamps)
+        return signature.apply_async()
+
+    by_text, by_list, other = stamped(1, batch="a%\"'"), stamped(2, batch=["b", "c"]), stamped(3, batch="d")
+    another_name = stamped(4, label="a%\"'")
+    plain = own.tasks["ends.number"].delay(5)
+    own.app.control.revoke_by_stamped_headers({"batch": ["a%\"'", "c"]})
+    assert [cancelled(own, r.id) for r in (by_text, by_list)] == [True, True]
+    assert own.site.statuses([other.id, another_name.id, plain.id]) == {"PENDING": 3}
+    own.app.control.broadcast("revoke_by_stamped_headers", arguments={"headers": ["batch=d"]})
+    assert cancelled(own, other.id)
+
+
+# -- with workers ---------------------------------------------------------------------------------------
+
+
+def test_chord_and_errback_learn_of_it(ends: Ends) -> None:
+    single = ends.with_errback("ends.early", 1).apply_async(countdown=600)
+    waiting = ends.tasks["ends.early"].si(1).set(countdown=600)
+    chord = ends.chord_of(waiting).delay()
+    member = chord.parent.results[0]
+    ends.app.control.revoke([single.id, member.id])
+    ends.worker("threads", 2)
+    ends.wait_state(single, "REVOKED")
+    ends.wait_state(member, "REVOKED")
+    assert ends.wait_error(single.id) == "TaskRevokedError: revoked"
+    ends.wait_state(chord, "FAILURE")
+    assert ends.wait_error(chord.id).startswith("ChordError")
+    # told to a worker that is up: through its own revoke as well as through the outbox
+    second = ends.with_errback("ends.early", 1).apply_async(countdown=600)
+    second.revoke()
+    ends.wait_state(second, "REVOKED", 3)
+    assert ends.wait_error(second.id) == "TaskRevokedError: revoked"
+    wait_until(lambda: ends.outbox() == [], 5, ends.site.describe)
+    assert ends.site.record.count("start") == 0
+
+
+def test_a_task_that_runs_and_is_retried_does_not_run_again(own: Ends) -> None:
+    own.worker("threads", 2)
+    result = own.tasks["ends.again"].apply_async((1,), dedupe_key="k")
+    wait_until(lambda: own.site.record.count("start") == 1, what=own.site.describe)
+    result.revoke()
+    wait_until(lambda: cancelled(own, result.id), 10, own.site.describe)
+    wait_until(lambda: own.site.rows("select status from pgbroker.results") == [("REVOKED",)], 5, own.site.describe)
+    assert own.site.record.count("start") == 1
+    assert own.keys() == []
+    assert own.site.rows("select result_state from pgbroker.job_history order by job_id") == [("RETRY",), ("REVOKED",)]
+
+
+def test_a_worker_that_comes_later_does_not_get_what_another_gave_back(own: Ends) -> None:
+    """The revoke came while the task was in a worker's hands, where a broadcast reaches it; then that worker went."""
+    result = own.tasks["ends.number"].delay(1)
+    own.site.rows("select 1 from pgbroker.claim('gone', array['celery'], 1, 60, true)")
+    result.revoke()
+    assert own.site.job(result.id)["status"] == "RUNNING"
+    own.site.rows("select pgbroker.release(array_agg(job_id), array_agg(claim)) from pgbroker.jobs_live")
+    own.worker()
+    wait_until(lambda: cancelled(own, result.id), 5, own.site.describe)
+    own.wait_state(result, "REVOKED")
+    assert own.site.record.count("number") == 0
+
+
+def test_revokes_what_a_worker_holds_and_has_not_begun(own: Ends) -> None:
+    """On prefork: Celery's other pools have taken the task by then, and run it on every broker."""
+    own.worker("prefork", 1)
+    running = own.tasks["ends.early"].delay(1.5)
+    wait_until(lambda: own.site.record.count("start") == 1, what=own.site.describe)
+    held = own.tasks["ends.early"].apply_async((0,), dedupe_key="k")
+    wait_until(lambda: own.site.job(held.id)["status"] == "RUNNING", 5, own.site.describe)
+    held.revoke()
+    wait_until(lambda: cancelled(own, held.id), 10, own.site.describe)
+    own.wait_state(held, "REVOKED")
+    own.site.wait_for(running.id, "DONE")
+    assert own.site.record.count("start") == 1
+    assert own.site.job(held.id)["started_at"] is None
+    assert own.keys() == []
+
+
+@pytest.mark.parametrize("name", ["ends.early", "ends.late"])
+def test_terminates(name: str, own: Ends) -> None:
+    own.worker("prefork", 2, task_acks_on_failure_or_timeout=False)
+    results = group(own.tasks[name].s(30).set(dedupe_key=f"k{n}") for n in range(2)).apply_async()
+    wait_until(lambda: own.site.record.count("start") == 2, what=own.site.describe)
+    for result in results:
+        result.revoke(terminate=True)
+    for result in results:
+        wait_until(lambda result=result: cancelled(own, result.id), 5, own.site.describe)
+        own.wait_state(result, "REVOKED")
+        assert own.site.job(result.id)["started_at"] is not None
+    assert own.keys() == []
+    assert own.tasks["ends.number"].delay(3).get(timeout=10) == 3
+    assert own.site.record.runs() == dict.fromkeys((r.id for r in results), 1)
+    assert own.site.statuses() == {"CANCELLED": 2, "DONE": 1}
