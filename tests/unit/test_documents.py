@@ -105,6 +105,12 @@ def test_paths_in_code_marks_exist(name: str) -> None:
     assert [path for path in found if not (ROOT / path).exists()] == []
 
 
+def test_the_file_map_leads_to_every_folder_of_the_package() -> None:
+    mapped = read("docs/ARCHITECTURE.md")
+    folders = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "pgbroker").rglob("__init__.py")}
+    assert [folder for folder in folders if f"`{folder}/" not in mapped] == []
+
+
 # -- code -------------------------------------------------------------------------------------------
 
 
