@@ -16,8 +16,21 @@ from pgbroker.transport.link import Link
 from pgbroker.transport.process import process_for
 
 
+class Management(base.Management):
+    """What ``celery list bindings`` asks."""
+
+    def get_bindings(self) -> list[dict[str, Any]]:
+        """All bindings: source, destination, routing key, arguments."""
+        client: Any = self.transport.client
+        with client.channel() as channel:
+            found: list[dict[str, Any]] = channel.get_bindings()
+            return found
+
+
 class Transport(base.Transport):
     """``pgbroker://``, ``pgbroker+postgresql://`` and ``pgbroker+embedded://``."""
+
+    Management = Management
 
     #: We need the whole URL: several hosts and sockets are beyond kombu's own parser.
     can_parse_url = True

@@ -134,3 +134,10 @@ def test_unbinding_ends_it(channel: Any, name: str) -> None:
     queue.unbind_from(exchange, routing_key="k")
     Producer(channel, exchange=exchange).publish({}, routing_key="k")
     assert channel.basic_get(name) is None
+
+
+def test_lists_bindings(connection: Connection, name: str) -> None:
+    queue = Queue(name, Exchange(f"{name}.x", type="topic"), routing_key="a.*")
+    queue(connection.channel()).declare()
+    found = connection.manager.get_bindings()
+    assert {"source": f"{name}.x", "destination": name, "routing_key": "a.*", "arguments": {}} in found
