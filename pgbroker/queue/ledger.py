@@ -151,6 +151,10 @@ class Ledger:
         call = self.store.put_back(tag.job_id, tag.claim, reason=reason, max_requeues=max_requeues)
         self._end_by(tag, call)
 
+    def lose(self, tag: Tag, reason: str) -> None:
+        """What ran the task is gone; it shall run again with back-off, while attempts are left."""
+        self._end_by(tag, self.store.lose(tag.job_id, tag.claim, reason=reason))
+
     def say(self, call: Call) -> None:
         """Have a statement sent that needs no answer."""
         with self._lock:

@@ -204,6 +204,10 @@ class Store:
             max_requeues,
         )
 
+    def lose(self, job_id: int, claim: int, *, reason: str) -> Call:
+        """A held job was lost on the way and shall run again, while attempts are left. Row: the new status."""
+        return f"select {self.prefix}lose(%s, %s, %s)", (job_id, claim, storable(reason))
+
     def renew(self, worker: str, lease_seconds: float, claims: Sequence[int] | None = None) -> Call:
         """Extend leases of one worker process, all of them or those of ``claims``. Row: how many it holds."""
         return f"select {self.prefix}renew(%s, %s, %s::bigint[])", (

@@ -34,8 +34,7 @@ def follow(request: Request, channel: Channel) -> None:
     seen_by_task: dict[str, Any] = request.delivery_info  # type: ignore[assignment]
     for name in ("attempts", "job_id"):
         seen_by_task[name] = request.message.delivery_info[name]
-    follower = _Follower(request, tag, ledger, channel.options.max_requeues)
-    follower.wrap()
+    _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
     if channel.process.pool_keeps_tasks:
         task_goes = _before(request.execute_using_pool, lambda *_, **__: ledger.submit(tag))
         request.execute_using_pool = task_goes  # type: ignore[method-assign]
@@ -44,17 +43,19 @@ def follow(request: Request, channel: Channel) -> None:
 class _Follower:
     """Follows one request."""
 
-    __slots__ = ("ledger", "max_requeues", "request", "tag")
+    __slots__ = ("ledger", "loss", "max_requeues", "request", "tag")
 
     def __init__(self, request: Any, tag: Tag, ledger: Ledger, max_requeues: int | None) -> None:
         self.request, self.tag, self.ledger, self.max_requeues = request, tag, ledger, max_requeues
+        #: Why the task broke off, while Celery makes up its mind about it.
+        self.loss: str | None = None
 
     def wrap(self) -> None:
         request = self.request
         request.on_accepted = _before(request.on_accepted, self._accepted)
         request.on_success = _after(request.on_success, self._succeeded)
-        request.on_failure = _after(request.on_failure, self._failed)
-        request.on_timeout = _after(request.on_timeout, self._timed_out)
+        request.on_failure = _after(_before(request.on_failure, self._failing), self._failed)
+        request.on_timeout = _after(_before(request.on_timeout, self._timing_out), self._timed_out)
         request.reject = _before(request.reject, self._rejected)
         request._announce_revoked = _after(request._announce_revoked, self._revoked)
 
@@ -65,18 +66,21 @@ class _Follower:
         if not failed__retval__runtime[0]:  # a failure has been through on_failure by now
             self.ledger.end(self.tag, "SUCCESS")
 
+    def _failing(self, exc_info: Any, *_: Any, **__: Any) -> None:
+        exc = _exception(exc_info)
+        if not isinstance(exc, exceptions.Reject):
+            self.loss = f"{type(exc).__name__}: {exc}"
+            return
+        requeue, reason = exc.requeue, f"Reject: {exc.reason}"  # type: ignore[attr-defined]
+        # also after an early ack, where Celery itself has nothing left to reject
+        if requeue:
+            self.ledger.put_back(self.tag, reason=reason, max_requeues=self.max_requeues)
+        else:
+            self.ledger.bury(self.tag, reason)
+
     def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
-        exc: Any = exc_info.exception
-        if isinstance(exc, ExceptionWithTraceback):
-            exc = exc.exc
-        if isinstance(exc, exceptions.Reject):
-            requeue, reason = exc.requeue, f"Reject: {exc.reason}"  # type: ignore[attr-defined]
-            # also after an early ack, where Celery itself has nothing left to reject
-            if requeue:
-                self.ledger.put_back(self.tag, reason=reason, max_requeues=self.max_requeues)
-            else:
-                self.ledger.bury(self.tag, reason)
-        elif isinstance(exc, Retry):
+        exc = _exception(exc_info)
+        if isinstance(exc, Retry):
             self.ledger.end(self.tag, "RETRY")
         elif isinstance(exc, Ignore):
             self.ledger.end(self.tag, "IGNORED")
@@ -86,8 +90,17 @@ class _Follower:
             self.ledger.bury(self.tag, _describe(exc, exc_info.traceback))
 
     def _rejected(self, requeue: bool = False) -> None:
-        if requeue:
+        if not requeue:
+            return
+        if self.loss is not None and not self.ledger.is_stopping():
+            # a lost process, or a time limit: other brokers would go round for ever
+            self.ledger.lose(self.tag, self.loss)
+        else:
             self.ledger.put_back(self.tag, reason="given back by the worker", max_requeues=self.max_requeues)
+
+    def _timing_out(self, soft: bool, timeout: float) -> None:
+        if not soft:
+            self.loss = f"TimeLimitExceeded: hard time limit of {timeout:g} s"
 
     def _timed_out(self, soft: bool, timeout: float) -> None:
         if not soft and not self._is_left_to_run_again():
@@ -103,6 +116,11 @@ class _Follower:
     def _is_left_to_run_again(self) -> bool:
         """Celery left the message unacknowledged (it rejected it with requeue, or will see it redelivered)."""
         return bool(self.request.task.acks_late) and not self.request.acknowledged
+
+
+def _exception(exc_info: Any) -> Any:
+    exc = exc_info.exception
+    return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
 
 
 def _before(method: Callable[..., Any], first: Callable[..., None]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "2eb5fada2a355840b1057053b178a81c61f08b28c9ca0366b15b432867641f75",
+    "0001": "b6e9b66e8daf85bc2d7eae45134ca9b9ec1887eae0e4d59ff7fd3fddc716e52b",
 }
 
 
