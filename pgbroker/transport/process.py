@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -37,6 +36,8 @@ class Process:
         self.ledger = Ledger(self.store)
         self.unbound_exchanges = UnboundExchanges()
         self.keeper = LeaseKeeper(options, self.ledger)
+        #: Whether this is a Celery worker: its hooks say when a task begins and how it ends.
+        self.reports_start = False
         #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
         self.pool_slots: Callable[[], int] | None = None
         #: Set in a Celery worker.
@@ -48,11 +49,6 @@ class Process:
     def pool(self) -> SessionPool:
         """Sessions for short statements."""
         return pool_for(self.options)
-
-    @property
-    def reports_start(self) -> bool:
-        """Whether this is a Celery worker: its hooks say when a task begins and how it ends."""
-        return "celery.worker.consumer.consumer" in sys.modules
 
 
 _processes: dict[Options, Process] = {}

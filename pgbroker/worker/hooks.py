@@ -40,6 +40,7 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
             process.pool_slots = lambda: int(pool.num_processes)
     link = getattr(getattr(sender, "connection", None), "connection", None)
     if isinstance(link, Link):
+        link.process.reports_start = True
         from pgbroker.queue.chores import RegularUpkeep
         from pgbroker.worker import unfollowed
         from pgbroker.worker.outbox import Outbox

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import socket
 import threading
@@ -137,3 +138,18 @@ def test_a_consumer_is_woken_by_a_publish(connect: Connect, name: str, drain: Dr
         drain(consuming, 1)
         thread.join()
     assert got[0] - sent[0] < 0.2
+
+
+def test_a_process_that_has_celerys_worker_loaded_is_no_worker_yet(connect: Connect, name: str) -> None:
+    """What it acknowledged and what it left must be known at once, not after a while."""
+    importlib.import_module("celery.worker.consumer.consumer")
+    connection = connect(application_name="loaded")
+    for number in range(2):
+        Producer(connection.channel()).publish(number, routing_key=name)
+    channel = connection.channel()
+    channel.basic_get(name).ack()
+    assert channel.basic_get(name).payload == 1
+    channel.close()
+    other = connect().channel()
+    assert other.basic_get(name, no_ack=True).payload == 1
+    assert other.basic_get(name) is None
