@@ -69,6 +69,14 @@ KNOWN = {
             "s",
             "how long dead letters are kept; 0: until the next prune",
         ),
+        Setting(
+            "revoked_seconds",
+            10800,
+            1,
+            _SECONDS_MAX,
+            "s",
+            "how long a revoke holds for what is published or comes back later (what waits is cancelled at once)",
+        ),
     )
 }
 

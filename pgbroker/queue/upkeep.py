@@ -29,6 +29,7 @@ class Pruned:
         history_days: Day partitions of the history that were emptied.
         history_days_busy: Those that must be emptied and were in use; the next run tries again.
         results: Results and groups that were deleted.
+        revocations: Revocations whose time was over, and outcomes that no worker delivered for a week.
         transient_queues: Transient queues of dead processes that were removed.
     """
 
@@ -39,6 +40,7 @@ class Pruned:
     history_days: int = 0
     history_days_busy: int = 0
     results: int = 0
+    revocations: int = 0
     transient_queues: int = 0
 
 
@@ -74,6 +76,7 @@ class Upkeep:
         except _AnotherLeads:
             pruned.is_leader = False
         pruned.results = self._in_batches("expire_results", until_none=True)
+        pruned.revocations = int(self._query(*self._call("prune_revoked"))[0][0])
         pruned.transient_queues = int(self._query(*self._call("sweep_transient"))[0][0])
         return pruned
 

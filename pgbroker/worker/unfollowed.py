@@ -37,13 +37,23 @@ class _Judge:
         return states.REVOKED if is_revoked else None
 
     def reason_on_reject(self, message: Any) -> str:
-        name = message.headers.get("task")
-        if isinstance(name, str) and name not in self._consumer.strategies:
+        name = _task_name(message)
+        if name is None:
+            return "the message names no task"
+        if name not in self._consumer.strategies:
             return f"NotRegistered: worker {self._consumer.hostname} knows no task {name!r}"
         exc = sys.exception()  # Celery rejects in the handler of what went wrong
-        if exc is not None:
-            return f"{type(exc).__name__}: {exc}"
-        return f"worker {self._consumer.hostname} could not make a task of the message"
+        return (
+            f"worker {self._consumer.hostname} refused the message" if exc is None else f"{type(exc).__name__}: {exc}"
+        )
+
+
+def _task_name(message: Any) -> str | None:
+    """The task's name, of protocol 2 (in the headers) or 1 (in the body, which Celery has decoded by then)."""
+    name = message.headers.get("task")
+    if name is None and isinstance(message._decoded_cache, dict):
+        name = message._decoded_cache.get("task")
+    return name if isinstance(name, str) else None
 
 
 def _burying(on_decode_error: Callable[..., Any], process: Process) -> Callable[..., Any]:

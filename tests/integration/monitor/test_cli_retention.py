@@ -31,14 +31,20 @@ def test_settings_are_shown_and_set_for_all(fresh_desk: Desk) -> None:
     assert lines[0].split() == ["NAME", "VALUE", "MEANING"]
     assert lines[1].startswith("history_seconds  86400 s (1 d)")
     assert lines[2].startswith("dead_seconds     2592000 s (30 d)")
-    assert lines[3].startswith("result_expires   86400 s (1 d)")
+    assert lines[3].startswith("revoked_seconds  10800 s (3 h)")
+    assert lines[4].startswith("result_expires   86400 s (1 d)")
     done = desk.call("settings", "history_seconds", 2592000)
     assert (done.exit_code, done.stdout) == (0, "history_seconds is now 2592000 s (30 d)\n")
     assert desk.run("select pgbroker.history_seconds()") == [(2592000,)]
     shown = json.loads(desk.call("settings", "history_seconds", "--json").stdout)
     assert (shown["value"], shown["default"], shown["least"], shown["most"]) == (2592000, 86400, 0, 2592000)
     desk.run("delete from pgbroker.settings")
-    assert [row["value"] for row in json.loads(desk.call("settings", "--json").stdout)] == [86400, 2592000, 86400]
+    assert [row["value"] for row in json.loads(desk.call("settings", "--json").stdout)] == [
+        86400,
+        2592000,
+        10800,
+        86400,
+    ]
     assert desk.call("settings", "dead_seconds", 0, "--json").exit_code == 0
     assert desk.run("select name, value from pgbroker.settings") == [("dead_seconds", "0")]
 
