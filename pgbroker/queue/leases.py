@@ -147,8 +147,8 @@ class LeaseKeeper:
         if len(self.ledger):
             due.append(self._renew_at)
         pause = min(due) - time.monotonic()
-        if self.ledger.news_age is not None:
-            pause = min(pause, STALE_NEWS_SECONDS)
+        if (news_age := self.ledger.news_age) is not None:
+            pause = min(pause, STALE_NEWS_SECONDS - news_age)
         if self.ledger.has_retired:
             pause = min(pause, GIVE_BACK_GRACE_SECONDS / 4)
         # News may come up at any moment and stay unsaid, where the pump has stopped or a solo pool hogs its thread.

@@ -320,9 +320,10 @@ class Pump:
     def _on_claimed(self, rows: list[tuple[Any, ...]], want: int) -> None:
         if want and len(rows) < want:
             self._jobs.emptied(found_some=bool(rows))
-        if rows and not len(self.ledger):
-            self.keeper.nudge()  # it sleeps long while nothing is held
+        was_idle = not len(self.ledger)
         self.consumers.take_claimed(rows)
+        if rows and was_idle:
+            self.keeper.nudge()  # it sleeps long while nothing is held, and must see by now that something is
 
     def _on_mail(self, rows: list[tuple[Any, ...]]) -> None:
         if len(rows) < MAIL_BATCH:
