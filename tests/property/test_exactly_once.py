@@ -169,6 +169,6 @@ def test_each_job_ends_once(machine: type[ExactlyOnce]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

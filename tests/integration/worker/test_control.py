@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from worker_site import POOLS, Site, wait_until
+from worker_site import PREFORK_FIRST, Site, wait_until
 
 
 def ping(site: Site, seconds: float = 5) -> float:
@@ -45,7 +45,7 @@ def test_answers_while_there_is_always_work(pool: str, site: Site) -> None:
     site.app.control.purge()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
 def test_lets_a_worker_be_shut_down(pool: str, site: Site) -> None:
     worker = site.worker(pool, 1)
     site.app.control.shutdown()

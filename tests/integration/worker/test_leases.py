@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from worker_site import POOLS, Site, wait_until
+from worker_site import PREFORK_FIRST, Site, wait_until
 
 LEASE = {"lease_seconds": 2, "reap_interval": 0.3}
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
 def test_renews_under_a_task_that_hogs_the_cpu(pool: str, site: Site) -> None:
     result = site.app.tasks["app.burn"].delay(5)
     site.worker(pool, 1, options=LEASE)

@@ -100,6 +100,7 @@ def test_celery_purge_and_amqp(folder: Path, database: Any) -> None:
     assert "No messages purged" in output
 
 
+@pytest.mark.slow
 def test_no_password_shows(site: Site, secret_url: str) -> None:
     app = Celery("app", broker=secret_url, backend=secret_url, set_as_current=False)
     worker = site.worker("solo", 1, url=secret_url)
@@ -128,7 +129,7 @@ def test_no_password_shows(site: Site, secret_url: str) -> None:
     [
         ("no server", "refused"),
         ("no database", "does not exist"),
-        ("no socket", "No such file"),
+        pytest.param("no socket", "No such file", marks=pytest.mark.slow),
         ("unknown option", "unknown option 'lease_second'"),
         ("bad URL", "port"),
     ],
@@ -168,6 +169,7 @@ def test_a_worker_told_not_to_try_again_ends(site: Site, closed_port: int) -> No
     assert "s3cr3t" not in worker.output()
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_costs_the_time_out(site: Site) -> None:
     with closing(socket.socket()) as silent:
         silent.bind(("127.0.0.1", 0))

@@ -19,7 +19,9 @@ def test_fills_the_last_free_slot(pool: str, site: Site) -> None:
     assert site.record.count("end") == 3
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "gevent"))]
+)
 def test_claims_only_what_a_free_slot_can_start(pool: str, site: Site) -> None:
     ids = [site.app.tasks["app.sleep"].delay(2).id for _ in range(2)]
     ids += [site.app.tasks["app.add"].delay(1, 1).id for _ in range(6)]

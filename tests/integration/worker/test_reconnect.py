@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from worker_site import POOLS, Site, wait_until
+from worker_site import POOLS, PREFORK_FIRST, Site, wait_until
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
 def test_goes_on_after_all_connections_were_cut(pool: str, site: Site) -> None:
     add, late_sleep = site.app.tasks["app.add"], site.app.tasks["app.late_sleep"]
     site.worker(pool, 2 if pool != "solo" else 1, options={"lease_seconds": 4})
@@ -30,6 +30,7 @@ def test_goes_on_after_all_connections_were_cut(pool: str, site: Site) -> None:
     assert time.monotonic() - before < 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_runs_what_was_prefetched_once_after_a_cut(pool: str, site: Site) -> None:
     """Another worker gets what is given back; the first must not start its own copy of it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from worker_site import POOLS, Site, wait_until
+from worker_site import PREFORK_FIRST, Site, wait_until
 
 
-@pytest.mark.parametrize("task", ["sleep", "late_sleep"])
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("task", ["late_sleep", pytest.param("sleep", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
 def test_gives_back_what_has_not_started(pool: str, task: str, site: Site) -> None:
     first = site.app.tasks[f"app.{task}"].delay(5)
     ids = [site.app.tasks[f"app.{task}"].delay(0.01).id for _ in range(8)]
@@ -44,7 +44,7 @@ def test_gives_back_what_a_solo_worker_had_claimed_together(site: Site) -> None:
     assert site.record.count("start") == 1
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
 def test_leaves_nothing_behind_when_idle(pool: str, site: Site) -> None:
     worker = site.worker(pool, 1)
     result = site.app.tasks["app.add"].delay(1, 1)

@@ -24,6 +24,9 @@ from pgbroker.transport.process import all_processes
 HERE = Path(__file__).parent
 POOLS = ("prefork", "threads", "solo", "gevent")
 
+#: The same for tests that take their time: the first pool stands for all where slow tests are left out.
+PREFORK_FIRST = ("prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in POOLS[1:]))
+
 #: What no worker may log, whatever a test does to it.
 FORBIDDEN = ("error in the lease thread", "UnboundLocalError", "Unrecoverable error")
 
