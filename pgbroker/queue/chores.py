@@ -22,6 +22,9 @@ OUTCOME_BATCH = 10
 #: An outcome that was fetched and not dropped is handed out again after so many seconds.
 OUTCOME_TAKEN_SECONDS = 60.0
 
+#: A receiver that was ready so many seconds ago may be busy again.
+READY_SECONDS = 0.25
+
 #: Pause between two looks where notifications do not reach us; with them, a look now and then for those that come back.
 OUTCOME_POLL_SECONDS = 5.0
 
@@ -49,12 +52,14 @@ class Outcome(NamedTuple):
 class Receiver(Protocol):
     """Tells Celery, in the thread where Celery runs."""
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether outcomes that were received are still to be told."""
+    def ask(self) -> None:
+        """Have :meth:`OutcomeFeed.go_on` called as soon as that thread is free; from any thread, returns at once.
+
+        While a task hogs it, another worker had better tell.
+        """
 
     def receive(self, outcomes: list[Outcome]) -> None:
-        """Take outcomes, from any thread, and return at once; with none: go on with those that are there."""
+        """Take outcomes, from any thread, and return at once."""
 
 
 class OutcomeFeed:
@@ -71,18 +76,21 @@ class OutcomeFeed:
         self._prefix = in_statement(options.schema) + "."
         self._can_listen = options.notify and options.listen_url is None
         self._is_listening = False
+        self._answered_at: float | None = None
         poll_seconds = options.reap_interval if self._can_listen else min(OUTCOME_POLL_SECONDS, options.poll_interval)
         self._poll_seconds = poll_seconds
 
     def run(self, keeper: LeaseKeeper) -> None:
-        """Fetch the next outcomes, unless the last ones are still to be told."""
+        """Fetch the next outcomes, if the receiver is ready for them."""
         if self._can_listen and not self._is_listening:
             channel = keeper.query(f"select {self._prefix}outcome_channel()")[0][0]
             keeper.query(f'listen "{channel}"')
             self._is_listening = True
-        if self._receiver.is_busy:
-            self._receiver.receive([])
+        answered_at, self._answered_at = self._answered_at, None
+        if answered_at is None or time.monotonic() - answered_at > READY_SECONDS:
             self.at = time.monotonic() + 1.0
+            if not keeper.ledger.is_stopping():
+                self._receiver.ask()
             return
         call = f"select {', '.join(Outcome._fields)} from {self._prefix}take_outcomes(%s, %s) order by outcome_id"
         rows = keeper.query(call, (OUTCOME_BATCH, OUTCOME_TAKEN_SECONDS))
@@ -97,6 +105,12 @@ class OutcomeFeed:
     def on_notified(self) -> None:
         """There are outcomes."""
         self.at = 0.0
+
+    def go_on(self, keeper: LeaseKeeper) -> None:
+        """The receiver has nothing left and is ready to tell at once; from any thread."""
+        self._answered_at = time.monotonic()
+        self.at = 0.0
+        keeper.nudge()
 
     def on_disconnected(self) -> None:
         """Listen again, and look: what was notified meanwhile has gone by."""

@@ -24,7 +24,7 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
-from pgbroker.queue.chores import Outcome, OutcomeFeed
+from pgbroker.queue.chores import OUTCOME_TAKEN_SECONDS, Outcome, OutcomeFeed
 from pgbroker.transport.envelope import DeliveredMessage
 from pgbroker.transport.process import Process
 
@@ -52,41 +52,47 @@ class Outbox:
         self._consumer = consumer
         self._process = process
         self._waiting: collections.deque[Outcome] = collections.deque()
+        self._received_at = 0.0
+        self._is_asked = False
         self.feed = OutcomeFeed(process.options, self)
         if consumer.hub is None:
             consumer.timer.call_repeatedly(LOOK_SECONDS, self.turn)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether there is something to deliver."""
-        return bool(self._waiting)
+    def ask(self) -> None:
+        """Have the feed go on as soon as the thread that runs Celery is free."""
+        self._is_asked = True
+        self._have_turn()
 
     def receive(self, outcomes: list[Outcome]) -> None:
         """Have these delivered soon, by the thread that runs Celery."""
+        self._received_at = time.monotonic()
         self._waiting.extend(outcomes)
+        self._have_turn()
+
+    def _have_turn(self) -> None:
         hub = self._consumer.hub
-        if hub is not None and self._waiting:
+        if hub is not None:
             hub.call_soon(self.turn)
             self._process.ledger.signal()
 
     def turn(self) -> None:
         """Deliver some."""
-        if not self._waiting:
-            return
+        now = time.monotonic()
+        if self._waiting and now > self._received_at + OUTCOME_TAKEN_SECONDS / 2:
+            self._waiting.clear()  # the thread was not free for long: they are somebody else's again, or soon will be
         told: list[int] = []
-        until = time.monotonic() + TURN_SECONDS
-        while self._waiting and time.monotonic() < until:
+        is_asked, self._is_asked = self._is_asked or bool(self._waiting), False
+        while self._waiting and time.monotonic() < now + TURN_SECONDS:
             outcome = self._waiting[0]
             if self._deliver(outcome):
                 told.append(outcome.outcome_id)
             self._waiting.popleft()
         if told:
             self._process.ledger.say(self.feed.drop(told))
-        if not self._waiting:
-            self.feed.on_notified()  # there may be more
-            self._process.keeper.nudge()
-        elif self._consumer.hub is not None:
-            self._consumer.hub.call_soon(self.turn)
+        if self._waiting:
+            self._have_turn()
+        elif is_asked:
+            self.feed.go_on(self._process.keeper)
 
     def _deliver(self, outcome: Outcome) -> bool:
         """Deliver one. Returns whether that is done with."""

@@ -59,7 +59,14 @@ class Notebook:
 
     def __init__(self) -> None:
         self.got: list[Outcome] = []
-        self.is_busy = False
+        self.is_ready = True
+        self.asked = 0
+        self.on_ready: Callable[[], None] = lambda: None
+
+    def ask(self) -> None:
+        self.asked += 1
+        if self.is_ready:
+            self.on_ready()
 
     def receive(self, outcomes: list[Outcome]) -> None:
         self.got += outcomes
@@ -74,6 +81,7 @@ def publish_and_cancel(sql: Sql) -> str:
 def test_outcomes_come_at_once_and_without_polling(keeper: LeaseKeeper, options: Options, sql: Sql) -> None:
     notebook = Notebook()
     feed = OutcomeFeed(options, notebook)
+    notebook.on_ready = lambda: feed.go_on(keeper)
     keeper.take_on(feed)
     keeper.start()
     wait_until(lambda: feed._is_listening and feed.at > time.monotonic() + 10)
@@ -90,21 +98,25 @@ def test_outcomes_come_at_once_and_without_polling(keeper: LeaseKeeper, options:
 
 def test_outcomes_wait_for_a_receiver_that_is_busy(keeper: LeaseKeeper, options: Options, sql: Sql) -> None:
     notebook = Notebook()
-    notebook.is_busy = True
+    notebook.is_ready = False
     feed = OutcomeFeed(options, notebook)
+    notebook.on_ready = lambda: feed.go_on(keeper)
     keeper.take_on(feed)
     keeper.start()
     wait_until(lambda: feed._is_listening)
     publish_and_cancel(sql)
-    wait_until(lambda: feed.at > time.monotonic())
+    asked = notebook.asked
+    wait_until(lambda: notebook.asked > asked)
     assert sql("select deliveries from pgbroker.outcome_outbox") == [(0,)]
-    notebook.is_busy = False
-    wait_until(lambda: notebook.got)
+    notebook.is_ready = True
+    feed.go_on(keeper)
+    wait_until(lambda: notebook.got, 0.5)
 
 
 def test_outcomes_arrive_after_the_connection_was_cut(keeper: LeaseKeeper, options: Options, sql: Sql) -> None:
     notebook = Notebook()
     feed = OutcomeFeed(options, notebook)
+    notebook.on_ready = lambda: feed.go_on(keeper)
     keeper.take_on(feed)
     keeper.start()
     wait_until(lambda: feed._is_listening)

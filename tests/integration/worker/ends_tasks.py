@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from app import record
-from celery import Celery
+from celery import Celery, signals
 
 
 def register(app: Celery) -> Celery:
@@ -56,3 +56,11 @@ def register(app: Celery) -> Celery:
 
 if "PGB_APP_URL" in os.environ:
     register(sys.modules["app"].app)
+
+    @signals.task_revoked.connect
+    def _revoked(request: Any, expired: bool, **_: Any) -> None:
+        record("signal revoked", task_id=request.id, expired=expired)
+
+    @signals.task_failure.connect
+    def _failed(task_id: str, exception: BaseException, args: Any, einfo: Any, **_: Any) -> None:
+        record("signal failure", task_id=task_id, error=type(exception).__name__, args=list(args))

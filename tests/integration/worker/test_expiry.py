@@ -40,6 +40,7 @@ def test_what_waits_ends_soon_after_it_expired(ends: Ends) -> None:
     ends.wait_state(single, "REVOKED", 2)
     assert ends.wait_error(single.id) == "TaskRevokedError: expired before it was claimed"
     ends.wait_state(chord.parent.results[0], "REVOKED", 6)
+    assert ends.site.record.events("signal revoked", task_id=single.id)[0]["expired"] is True
     assert ends.keys() == []
     assert ends.site.record.count("start") == 0
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from ends_site import BACKENDS, LEASE, Ends
-from worker_site import Site, wait_until
+from worker_site import POOLS, Site, wait_until
 
 
 @pytest.fixture(params=BACKENDS)
@@ -44,6 +45,8 @@ def test_tells_of_a_lost_worker(ends: Ends) -> None:
     assert ends.wait_error(chord.id).startswith("ChordError")
     wait_until(lambda: ends.outbox() == [], what=ends.site.describe)
     assert ends.site.statuses([single.id]) == {"DEAD": 1}
+    (signal,) = ends.site.record.events("signal failure", task_id=single.id)
+    assert (signal["error"], signal["args"]) == ("WorkerLostError", [60])
 
 
 def test_tells_of_a_purge(ends: Ends) -> None:
@@ -59,7 +62,44 @@ def test_tells_of_a_purge(ends: Ends) -> None:
     assert ends.wait_error(ignoring.id) == "TaskRevokedError: queue purged"
     wait_until(lambda: ends.outbox() == [], what=ends.site.describe)
     assert ends.app.AsyncResult(ignoring.id).state == "PENDING"
+    (signal,) = ends.site.record.events("signal revoked", task_id=single.id)
+    assert signal["expired"] is False
     assert ends.site.record.count("number") == 0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_delivers_in_every_pool_and_sends_the_event(pool: str, own: Ends) -> None:
+    own.worker(pool, 1, "-E")
+    with own.app.connection_for_read() as connection:
+        events: list[dict[str, Any]] = []
+        receiver = own.app.events.Receiver(connection, handlers={"task-revoked": events.append})
+        with receiver.consumer_context(wakeup=False) as (listening, _, _):
+            result = own.with_errback("ends.number", 5).apply_async(countdown=600)
+            own.app.control.purge()
+            own.wait_state(result, "REVOKED", 3)
+            own.wait_error(result.id, 3)
+            wait_until(lambda: drained(listening, events), 5, own.site.describe)
+    (event,) = events
+    assert (event["uuid"], event["expired"], event["terminated"]) == (result.id, False, False)
+
+
+def drained(connection: Any, events: list[dict[str, Any]]) -> bool:
+    try:
+        connection.drain_events(timeout=0.1)
+    except TimeoutError:
+        pass
+    return bool(events)
+
+
+def test_a_worker_that_is_busy_leaves_it_to_others(own: Ends) -> None:
+    own.worker("solo", 1)
+    own.tasks["ends.early"].delay(5)
+    wait_until(lambda: own.site.record.count("start") == 1, what=own.site.describe)
+    result = own.with_errback("ends.number", 5).apply_async(countdown=600)
+    own.app.control.purge()
+    own.worker("threads", 1, queues="other", options={"reap_interval": 0.5})
+    own.wait_error(result.id, 3)
+    assert own.site.record.count("end") == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Celery's Redis backend writes with SETEX
