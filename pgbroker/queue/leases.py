@@ -74,6 +74,8 @@ class LeaseKeeper:
         #: Transient queues of this process, kept alive without a consumer.
         self.kept_queues: set[str] = set()
         self.chores: tuple[Chore, ...] = ()
+        #: A job that was fetched and not taken up for so long goes back; set in a worker, which fetches ahead.
+        self.most_waiting_seconds = float("inf")
         self._session = Session(options, "lease", is_native=True)
         self._alarm = Alarm()
         self._is_running = False
@@ -179,7 +181,7 @@ class LeaseKeeper:
             logger.warning("%s failed and will be tried again: %s", type(chore).__name__, exc)
 
     def _keep_leases(self, now: float) -> None:
-        self.ledger.give_back(GIVE_BACK_GRACE_SECONDS)
+        self.ledger.give_back(GIVE_BACK_GRACE_SECONDS, self.most_waiting_seconds)
         age = self.ledger.news_age
         if age is not None and age >= STALE_NEWS_SECONDS:
             self.say_everything(self._session)

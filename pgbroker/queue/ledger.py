@@ -43,6 +43,7 @@ class Holding:
     is_submitted: bool = False
     is_started: bool = False
     retired_at: float | None = None
+    delivered_at: float = dataclasses.field(default_factory=time.monotonic)
 
 
 class Ledger:
@@ -203,19 +204,25 @@ class Ledger:
                 if (holding := self._held.get(tag.claim)) is not None and not holding.is_started:
                     holding.retired_at = holding.retired_at or now
 
-    def give_back(self, grace_seconds: float) -> None:
+    def give_back(self, grace_seconds: float, waiting_seconds: float = float("inf")) -> None:
         """Release what was retired so long ago and has still not started: old place, attempt returned.
 
-        Where the process is stopping, also what has not been handed over, at once.
+        Args:
+            grace_seconds: Since it was retired.
+            waiting_seconds: Also what has waited so long to be handed over. Where the process is stopping, whatever
+                has not been handed over goes back at once.
         """
-        limit = time.monotonic() - grace_seconds
-        is_stopping = self.is_stopping()
+        now = time.monotonic()
+        limit, fetched_limit = now - grace_seconds, now - (0 if self.is_stopping() else waiting_seconds)
         with self._lock:
             idle = [
                 h.tag
                 for h in self._held.values()
                 if not h.is_started
-                and ((h.retired_at is not None and h.retired_at <= limit) or (is_stopping and not h.is_handed_over))
+                and (
+                    (h.retired_at is not None and h.retired_at <= limit)
+                    or (not h.is_handed_over and h.delivered_at <= fetched_limit)
+                )
             ]
             if not idle:
                 return

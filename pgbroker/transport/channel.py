@@ -42,6 +42,11 @@ class Channel(PublishingChannel):
         """Whether the consumer will say when a task begins, as Celery's worker does."""
         return self.process.reports_start
 
+    @property
+    def may_fetch_ahead(self) -> bool:
+        """Whether jobs beyond the prefetch window may wait in the inbox for a moment."""
+        return self.reports_start and self.window.prefetch_count > 0 and not self.options.claim_when_free
+
     def free_slots(self) -> int:
         """How many more jobs may be held, for ``claim_when_free``; without it, any number."""
         slots = self.process.pool_slots

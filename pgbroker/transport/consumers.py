@@ -11,6 +11,7 @@ from pgbroker.queue.ledger import Ledger, Tag
 from pgbroker.queue.routing import Mail
 from pgbroker.queue.store import Claimed
 from pgbroker.transport.envelope import open_claimed, open_mail
+from pgbroker.transport.pace import Pace
 
 #: The ledger's name for the consumer of jobs that came when theirs had gone.
 NOBODY = ""
@@ -38,7 +39,9 @@ class Consumers:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._by_tag: dict[str, Subscription] = {}
-        self._inbox: collections.deque[tuple[Subscription, Claimed | Mail]] = collections.deque()
+        self._jobs: collections.deque[tuple[Subscription, Claimed]] = collections.deque()
+        self._mail: collections.deque[tuple[Subscription, Mail]] = collections.deque()
+        self._pace = Pace()
         self._turn = 0
 
     def __bool__(self) -> bool:
@@ -59,10 +62,12 @@ class Consumers:
             that state are given back by way of the ledger.
         """
         gone = self._by_tag.pop(tag, None)
-        left = [row for owner, row in self._inbox if owner is gone]
-        self._inbox = collections.deque(entry for entry in self._inbox if entry[0] is not gone)
-        self.ledger.retire_claims([Tag(row.job_id, row.claim) for row in left if isinstance(row, Claimed)])
-        return [row for row in left if isinstance(row, Mail)]
+        jobs = [row for owner, row in self._jobs if owner is gone]
+        mail = [row for owner, row in self._mail if owner is gone]
+        self._jobs = collections.deque(entry for entry in self._jobs if entry[0] is not gone)
+        self._mail = collections.deque(entry for entry in self._mail if entry[0] is not gone)
+        self.ledger.retire_claims([Tag(row.job_id, row.claim) for row in jobs])
+        return mail
 
     # -- what they want -----------------------------------------------------------------------------
 
@@ -81,13 +86,22 @@ class Consumers:
             dict.fromkeys(s.queue for s in self._by_tag.values() if not s.is_transient and channel in (None, s.channel))
         )
 
-    def hungriest(self) -> tuple[Any, int]:
-        """A channel that consumes jobs and how many it has room for; ``(None, 0)`` if there is no such channel."""
+    def hungriest(self) -> tuple[Any, int, bool]:
+        """A channel that consumes jobs, how many should be fetched for it, and whether that is worth a round trip.
+
+        Returns:
+            ``(None, 0, False)`` if no channel consumes jobs. With work still at hand it is worthwhile to fill half of
+            the prefetch window and of what may be fetched ahead of it.
+        """
         channels = list(dict.fromkeys(s.channel for s in self._by_tag.values() if not s.is_transient))
         if not channels:
-            return None, 0
+            return None, 0, False
         channel = max(self.rotated(channels), key=lambda c: c.window.room)
-        return channel, min(channel.window.room, channel.free_slots())
+        window, waiting = channel.window, len(self._jobs)
+        ahead = self._pace.ahead() if channel.may_fetch_ahead else 0
+        want = min(window.room + ahead - waiting, channel.free_slots() - waiting)
+        is_idle = not waiting and not len(window)
+        return channel, max(0, want), want >= (1 if is_idle else max(1, (window.prefetch_count + ahead) // 2))
 
     def next_turn(self) -> None:
         """Let the next queue (and channel) go first."""
@@ -111,9 +125,7 @@ class Consumers:
             if subscription is None:
                 self.ledger.retire_claims([tag])
                 continue
-            if not subscription.no_ack:
-                subscription.channel.window.add(tag)
-            self._inbox.append((subscription, claimed))
+            self._jobs.append((subscription, claimed))
 
     def take_mail(self, rows: list[tuple[Any, ...]]) -> None:
         """Put transient messages into the inbox."""
@@ -122,34 +134,46 @@ class Consumers:
             mail = Mail(*row)
             subscription = by_queue.get(mail.queue)
             if subscription is not None:
-                self._inbox.append((subscription, mail))
+                self._mail.append((subscription, mail))
 
     def hand_out(self, limit: int | None = None) -> bool:
-        """Call the consumers with what is in the inbox, at most ``limit`` messages.
+        """Call the consumers with what was fetched for them: all mail, and jobs as far as their windows allow.
+
+        Args:
+            limit: At most so many messages.
 
         Returns:
             Whether there was anything.
         """
         count = 0
-        while self._inbox and (limit is None or count < limit):
-            subscription, row = self._inbox.popleft()
-            try:
-                message = self._open(subscription, row)
-            except ValueError as exc:  # somebody wrote the row by hand
-                if isinstance(row, Claimed):
-                    self.ledger.bury(Tag(row.job_id, row.claim), f"headers or properties cannot be read: {exc}")
-                continue
-            if isinstance(row, Claimed) and not self.ledger.hand_over(message.delivery_tag):
-                subscription.channel.window.discard(message.delivery_tag)
-                continue
-            count += 1
-            if subscription.no_ack:
-                self.ledger.ack(message.delivery_tag)
-            subscription.callback(message)
+        while self._mail and (limit is None or count < limit):
+            subscription, mail = self._mail.popleft()
+            count += self._call(subscription, Tag(0, mail.message_id), mail)
+        while self._jobs and (limit is None or count < limit):
+            subscription, job = self._jobs[0]
+            if not subscription.no_ack and not subscription.channel.window.room:
+                break
+            self._jobs.popleft()
+            tag = Tag(job.job_id, job.claim)
+            if self.ledger.hand_over(tag):
+                self._pace.handed_out()
+                if not subscription.no_ack:
+                    subscription.channel.window.add(tag)
+                count += self._call(subscription, tag, job)
         return count > 0
 
-    @staticmethod
-    def _open(subscription: Subscription, row: Claimed | Mail) -> Any:
-        if isinstance(row, Claimed):
-            return open_claimed(row, subscription.channel, subscription.tag)
-        return open_mail(row, subscription.channel, subscription.tag)
+    def _call(self, subscription: Subscription, tag: Tag, row: Claimed | Mail) -> int:
+        """Hand one message over. Returns 1, or 0 if somebody wrote the row by hand and it cannot be read."""
+        try:
+            if isinstance(row, Claimed):
+                message = open_claimed(row, subscription.channel, subscription.tag)
+            else:
+                message = open_mail(row, subscription.channel, subscription.tag)
+        except ValueError as exc:
+            subscription.channel.window.discard(tag)
+            self.ledger.bury(tag, f"headers or properties cannot be read: {exc}")
+            return 0
+        if subscription.no_ack:
+            self.ledger.ack(tag)
+        subscription.callback(message)
+        return 1

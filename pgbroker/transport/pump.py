@@ -138,6 +138,8 @@ class Pump:
             return
         self._is_ticking = True
         try:
+            if self._seat is not None:
+                self.consumers.hand_out()  # acks have made room
             self._send_next(time.monotonic())
         finally:
             self._is_ticking = False
@@ -227,12 +229,12 @@ class Pump:
             return self._expect(call, None, lambda: self.ledger.return_call(call))
         if self._mail.has_news and self.consumers.has_mailbox:
             return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
-        channel, want = self.consumers.hungriest()
+        channel, want, is_worthwhile = self.consumers.hungriest()
         news_age = self.ledger.news_age
         is_rested = now - self._settled_at >= SETTLE_SECONDS
         is_news_due = news_age is not None and (not len(self.ledger) or is_rested)
         # a small claim waits for company, but never long: a free slot may stand idle
-        is_worthwhile = is_news_due or is_rested or (channel is not None and want >= channel.window.worthwhile)
+        is_worthwhile = is_worthwhile or is_news_due or is_rested
         want_now = want if self._jobs.has_news and is_worthwhile else 0
         if want_now or is_news_due:
             # a worker that is never idle must look after its mailbox all the same

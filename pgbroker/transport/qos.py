@@ -39,10 +39,3 @@ class PrefetchWindow:
         if not self.prefetch_count:
             return UNLIMITED_BATCH
         return max(0, self.prefetch_count - len(self._unacked))
-
-    @property
-    def worthwhile(self) -> int:
-        """How much room makes a claim worth a round trip while there is still work at hand: half the window."""
-        if not self.prefetch_count or not self._unacked:
-            return 1
-        return max(1, self.prefetch_count // 2)

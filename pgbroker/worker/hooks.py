@@ -13,6 +13,9 @@ from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
 from pgbroker.worker import outcome
 
+#: A job that the worker has fetched ahead and cannot take up for so long goes back to its queue.
+MOST_WAITING_SECONDS = 0.2
+
 _is_installed = False
 
 
@@ -41,6 +44,7 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
     link = getattr(getattr(sender, "connection", None), "connection", None)
     if isinstance(link, Link):
         link.process.reports_start = True
+        link.process.keeper.most_waiting_seconds = MOST_WAITING_SECONDS
         from pgbroker.queue.chores import RegularUpkeep
         from pgbroker.worker import unfollowed
         from pgbroker.worker.outbox import Outbox

@@ -316,6 +316,9 @@ class JobQueueMachine(RuleBasedStateMachine):
             sum(m.status == "DEAD" for m in models),
         )
         assert queue.listen(("celery",), 0) is any(m.is_ready for m in models)
+        for waiting in models:  # who looks for work ends what has expired
+            if waiting.status == "PENDING" and waiting.is_expired:
+                waiting.leave("CANCELLED")
 
     @invariant()
     def rows_are_as_expected(self) -> None:

@@ -14,7 +14,9 @@ def test_runs_a_late_acknowledged_task_again_and_the_unstarted_ones_once(pool: s
     waiting = [site.app.tasks["app.late_sleep"].delay(0.01).id for _ in range(3)]
     worker = site.worker(pool, 1, worker_prefetch_multiplier=4, options=LEASE)
     wait_until(lambda: site.job(running.id).get("started_at"), what=site.describe)
-    wait_until(lambda: site.statuses() == {"RUNNING": 4}, what=site.describe)
+    # a solo worker cannot take up what it fetched while its one thread is busy, and gives it back
+    held = {"RUNNING": 1, "PENDING": 3} if pool == "solo" else {"RUNNING": 4}
+    wait_until(lambda: site.statuses() == held, what=site.describe)
     worker.kill()
     site.worker("threads", 2, options=LEASE)
     wait_until(lambda: site.statuses() == {"DONE": 4}, 15, site.describe)
