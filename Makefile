@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test test-slow lint format bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,9 @@ demo: $(READY) ## start a server and a worker, send tasks, show their results an
 
 test: $(READY) ## run the tests on an embedded server (or on PGBROKER_TEST_DSN)
 	$(BIN)/python -m pytest
+
+test-slow: $(READY) ## run the slow tests: documents, every pool, many workers, rolling restarts
+	$(BIN)/python -m pytest -m slow
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -56,11 +58,21 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secret_url(database: Any) -> Iterator[str]:
-    """The URL of the test's database, for a role with a password."""
+    """The URL of the test's database, for a role with a password; the embedded server is told to ask for it."""
     role = f"role_of_{database.name}"
     with closing(database.server.admin()) as admin, admin.cursor() as cursor:
         cursor.execute(f'create role "{role}" login superuser password %s', (SECRET,))
+        cursor.execute("show hba_file")
+        rules = Path(cursor.fetchone()[0])
+        is_ours = "PGBROKER_TEST_DSN" not in os.environ
+        text = rules.read_text() if is_ours else ""
+        if is_ours:
+            rules.write_text(f'local all "{role}" scram-sha-256\n{text}')
+            cursor.execute("select pg_reload_conf()")
         yield database.url.replace("://", f"://{role}:{SECRET_IN_URL}@", 1).replace("@postgres@", "@")
+        if is_ours:
+            rules.write_text(text)
+            cursor.execute("select pg_reload_conf()")
         cursor.execute(f'drop database if exists "{database.name}" with (force)')
         cursor.execute(f'drop role "{role}"')
 
@@ -188,11 +200,9 @@ def test_a_wrong_password_is_refused_in_words(site: Site, secret_url: str) -> No
     url = secret_url.replace(SECRET_IN_URL, "wr0ng")
     role = f"role_of_{site.database.name}"
     app = Celery("app", broker=url, set_as_current=False, task_publish_retry=False)
-    try:
-        with closing(psycopg2.connect(make_dsn(**{**site.database.dsn, "user": role, "password": "wr0ng"}))):
-            pytest.skip("this server trusts everybody")
-    except psycopg2.OperationalError:
-        pass
+    with contextlib.suppress(psycopg2.OperationalError):
+        psycopg2.connect(make_dsn(**{**site.database.dsn, "user": role, "password": "wr0ng"})).close()
+        pytest.skip("this server trusts everybody")
     with pytest.raises(OperationalError, match="password authentication failed") as caught:
         app.send_task("anything")
     assert "wr0ng" not in str(caught.value)
