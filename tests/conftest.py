@@ -6,6 +6,7 @@ an embedded one is started, PostgreSQL 18 or ``PGBROKER_TEST_EMBEDDED_VERSION``.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import uuid
@@ -109,3 +110,13 @@ def module_database(server: Server) -> Iterator[Database]:
     """A fresh, empty database shared by the tests of a module."""
     with _new_database(server) as database:
         yield database
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A Celery worker that runs inside a test sets the root logger's level for the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers

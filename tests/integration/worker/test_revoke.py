@@ -205,4 +205,4 @@ def test_terminates(name: str, own: Ends) -> None:
     assert own.keys() == []
     assert own.tasks["ends.number"].delay(3).get(timeout=10) == 3
     assert own.site.record.runs() == dict.fromkeys((r.id for r in results), 1)
-    assert own.site.statuses() == {"CANCELLED": 2, "DONE": 1}
+    wait_until(lambda: own.site.statuses() == {"CANCELLED": 2, "DONE": 1}, what=own.site.describe)
