@@ -55,7 +55,8 @@ def map_error(exc: psycopg2.Error, *, is_closed: bool) -> errors.PgBrokerError:
         return errors.ConnectionLost(text)
     if state == codes.INSUFFICIENT_PRIVILEGE:
         return errors.PermissionDenied(text, sqlstate=state)
-    if state in (codes.QUERY_CANCELED, codes.LOCK_NOT_AVAILABLE):
+    # a deadlock's victim and a serialization failure, too, are to be tried again later
+    if state in (codes.QUERY_CANCELED, codes.LOCK_NOT_AVAILABLE, codes.DEADLOCK_DETECTED, codes.SERIALIZATION_FAILURE):
         return errors.StatementTimeout(text, sqlstate=state)
     return errors.DatabaseError(text, sqlstate=state)
 

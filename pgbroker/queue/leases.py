@@ -122,9 +122,9 @@ class LeaseKeeper:
     def _run(self) -> None:
         retry_seconds = 0.0
         while self._is_running:
-            fileno = self._session.fileno() if self._session.is_open else None
-            self._alarm.sleep(max(0.02, retry_seconds or self._pause()), fileno)
             try:
+                fileno = self._session.fileno() if self._session.is_open else None
+                self._alarm.sleep(max(0.02, retry_seconds or self._pause()), fileno)
                 self._look_around()
                 self._listen()
                 retry_seconds = 0.0
@@ -209,18 +209,20 @@ class LeaseKeeper:
     def say_everything(self, session: Session) -> None:
         """Settle all that the ledger has to say, and wait for it."""
         report = self.ledger.take_report()
-        if report:
-            try:
+        try:
+            if report:
                 session.query(*self.store.settle(report))
-            except errors.DatabaseUnreachable:
-                self.ledger.return_report(report)
-                raise
+        except BaseException:
+            self.ledger.return_report(report)
+            raise
+        self.ledger.said(report)
         while (call := self.ledger.take_call()) is not None:
             try:
                 session.query(*call)
-            except errors.DatabaseUnreachable:
-                self.ledger.return_call(call)
-                raise
+            except BaseException as exc:
+                self.ledger.refused(call, exc)
+                if not isinstance(exc, errors.DatabaseError) or isinstance(exc, errors.StatementTimeout):
+                    raise
 
     def query(self, sql: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement of a chore, after what the leases need: a long chore must not let them run out."""

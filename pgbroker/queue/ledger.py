@@ -9,14 +9,18 @@ it was settled or given back, changes nothing.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from pgbroker import errors
 from pgbroker.postgres import native
 from pgbroker.queue.store import Call, Report, Store
+
+logger = logging.getLogger(__name__)
 
 
 class Tag(NamedTuple):
@@ -64,6 +68,7 @@ class Ledger:
         self._lock = native.new_lock()
         self._held: dict[int, Holding] = {}
         self._report = Report()
+        self._being_said: set[int] = set()
         self._calls: list[Call] = []
         self._news_at: float | None = None
 
@@ -73,7 +78,7 @@ class Ledger:
     def claims(self) -> list[int]:
         """The claims whose leases this process wants: what it holds, and what ended and is still to be said."""
         with self._lock:
-            return [*self._held, *self._report.done_claims]
+            return [*self._held, *self._report.done_claims, *self._being_said]
 
     def tell(self, on_news: Callable[[], None]) -> None:
         """Call this whenever there is something to say."""
@@ -90,7 +95,8 @@ class Ledger:
 
     def deliver(self, tag: Tag, consumer_tag: str) -> None:
         """A job was claimed for a consumer."""
-        self._held[tag.claim] = Holding(tag, consumer_tag)
+        with self._lock:
+            self._held[tag.claim] = Holding(tag, consumer_tag)
 
     def hand_over(self, tag: Tag) -> bool:
         """The job goes to its consumer now. ``False``: it must not, because it was or will be given back."""
@@ -251,16 +257,23 @@ class Ledger:
         return bool(self._calls)
 
     def take_report(self) -> Report:
-        """Starts and ends to be settled; the caller must :meth:`return_report` what it could not send."""
+        """Starts and ends to be settled; the caller says :meth:`said`, or :meth:`return_report` if that failed."""
         with self._lock:
             report, self._report = self._report, Report()
+            self._being_said.update(report.done_claims)
             if not self._calls:
                 self._news_at = None
             return report
 
+    def said(self, report: Report) -> None:
+        """The server has taken the report."""
+        with self._lock:
+            self._being_said.difference_update(report.done_claims)
+
     def return_report(self, report: Report) -> None:
         """Put back a report whose statement failed; settling twice is harmless, a settled claim matches nothing."""
         with self._lock:
+            self._being_said.difference_update(report.done_claims)
             report.extend(self._report)
             self._report = report
             self._news_at = self._news_at or time.monotonic()
@@ -272,6 +285,16 @@ class Ledger:
             if not self._calls and not self._report:
                 self._news_at = None
             return call
+
+    def refused(self, call: Call, exc: BaseException) -> None:
+        """A statement failed: it is tried again, unless the server will refuse it each time.
+
+        What is dropped concerns one job, whose lease then runs out, so that it is taken back.
+        """
+        if isinstance(exc, errors.DatabaseError) and not isinstance(exc, errors.StatementTimeout):
+            logger.error("the server refused to settle a job, whose lease will run out: %s", exc)
+        else:
+            self.return_call(call)
 
     def return_call(self, call: Call) -> None:
         """Put back a statement that failed for want of a connection; the claim fences a second try."""

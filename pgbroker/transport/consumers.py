@@ -97,9 +97,9 @@ class Consumers:
         if not channels:
             return None, 0, False
         channel = max(self.rotated(channels), key=lambda c: c.window.room)
-        window, waiting = channel.window, len(self._jobs)
+        window, waiting = channel.window, sum(owner.channel is channel for owner, _ in self._jobs)
         ahead = self._pace.ahead() if channel.may_fetch_ahead else 0
-        want = min(window.room + ahead - waiting, channel.free_slots() - waiting)
+        want = min(window.room + ahead - waiting, channel.free_slots())
         is_idle = not waiting and not len(window)
         return channel, max(0, want), want >= (1 if is_idle else max(1, (window.prefetch_count + ahead) // 2))
 
@@ -114,9 +114,9 @@ class Consumers:
 
     # -- what they get ------------------------------------------------------------------------------
 
-    def take_claimed(self, rows: list[tuple[Any, ...]]) -> None:
-        """Put claimed jobs into the inbox; what nobody consumes any more is given back."""
-        by_queue = {s.queue: s for s in self._by_tag.values() if not s.is_transient}
+    def take_claimed(self, rows: list[tuple[Any, ...]], channel: Any) -> None:
+        """Put jobs that were claimed for a channel into the inbox; what nobody consumes any more is given back."""
+        by_queue = {s.queue: s for s in self._by_tag.values() if not s.is_transient and s.channel is channel}
         for row in rows:
             claimed = Claimed(*row)
             subscription = by_queue.get(claimed.queue)
@@ -149,11 +149,8 @@ class Consumers:
         while self._mail and (limit is None or count < limit):
             subscription, mail = self._mail.popleft()
             count += self._call(subscription, Tag(0, mail.message_id), mail)
-        while self._jobs and (limit is None or count < limit):
-            subscription, job = self._jobs[0]
-            if not subscription.no_ack and not subscription.channel.window.room:
-                break
-            self._jobs.popleft()
+        while (limit is None or count < limit) and (entry := self._next_job()) is not None:
+            subscription, job = entry
             tag = Tag(job.job_id, job.claim)
             if self.ledger.hand_over(tag):
                 self._pace.handed_out()
@@ -162,6 +159,15 @@ class Consumers:
                 count += self._call(subscription, tag, job)
         return count > 0
 
+    def _next_job(self) -> tuple[Subscription, Claimed] | None:
+        """Take the first job whose consumer has room; one channel's full window does not hold up another."""
+        for at, (subscription, _) in enumerate(self._jobs):
+            if subscription.no_ack or subscription.channel.window.room:
+                entry = self._jobs[at]
+                del self._jobs[at]
+                return entry
+        return None
+
     def _call(self, subscription: Subscription, tag: Tag, row: Claimed | Mail) -> int:
         """Hand one message over. Returns 1, or 0 if somebody wrote the row by hand and it cannot be read."""
         try:
@@ -169,9 +175,9 @@ class Consumers:
                 message = open_claimed(row, subscription.channel, subscription.tag)
             else:
                 message = open_mail(row, subscription.channel, subscription.tag)
-        except ValueError as exc:
+        except Exception as exc:  # whatever kombu's decoder makes of it, one odd row must not stop a worker
             subscription.channel.window.discard(tag)
-            self.ledger.bury(tag, f"headers or properties cannot be read: {exc}")
+            self.ledger.bury(tag, f"headers or properties cannot be read: {exc!r}")
             return 0
         if subscription.no_ack:
             self.ledger.ack(tag)

@@ -20,7 +20,7 @@ from pgbroker.postgres import migrate
 from pgbroker.postgres.connection import STATEMENT_DEADLINE_SECONDS, Session
 from pgbroker.queue.leases import LeaseKeeper
 from pgbroker.queue.ledger import Ledger
-from pgbroker.queue.store import Call
+from pgbroker.queue.store import Call, Report
 from pgbroker.transport.consumers import Consumers, Subscription
 from pgbroker.transport.seat import Seat
 from pgbroker.transport.unbound import UnboundExchanges
@@ -40,6 +40,7 @@ POLLING_SECONDS = 1.0
 LONGEST_POLL_SECONDS = 10.0
 
 Done = Callable[[list[tuple[Any, ...]]], None]
+Failed = Callable[[errors.PgBrokerError], None]
 
 
 class Pump:
@@ -68,7 +69,7 @@ class Pump:
         self._seat: Seat | None = None
         self._is_draining = self._is_ticking = False
         self._done: Done | None = None
-        self._failed: Callable[[], None] | None = None
+        self._failed: Failed | None = None
         self._sent_at = self._settled_at = 0.0
         self._listening: set[str] = set()
         self._topology_channel = ""
@@ -226,7 +227,7 @@ class Pump:
     def _choose(self, now: float) -> Call | None:
         call = self.ledger.take_call()
         if call is not None:
-            return self._expect(call, None, lambda: self.ledger.return_call(call))
+            return self._expect(call, None, lambda exc: self.ledger.refused(call, exc))
         if self._mail.has_news and self.consumers.has_mailbox:
             return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
         channel, want, is_worthwhile = self.consumers.hungriest()
@@ -259,7 +260,11 @@ class Pump:
             reports_start=channel is not None and channel.reports_start,
             low_first=self.options.priority_order == "low_first",
         )
-        return self._expect(call, lambda rows: self._on_claimed(rows, want), lambda: self.ledger.return_report(report))
+        return self._expect(
+            call,
+            lambda rows: self._on_exchanged(report, channel, rows, want),
+            lambda exc: self.ledger.return_report(report),
+        )
 
     def _look(self, now: float, *, with_jobs: bool) -> Call | None:
         """Look if it is time, and register as a sleeper: for jobs with hands free for them, for mail always."""
@@ -275,7 +280,7 @@ class Pump:
         call = self.store.doze(queues, channel_name, 2 * self.options.poll_interval)
         return self._expect(call, lambda rows: self._on_looked(*rows[0], with_jobs=with_jobs))
 
-    def _expect(self, call: Call, done: Done | None, failed: Callable[[], None] | None = None) -> Call:
+    def _expect(self, call: Call, done: Done | None, failed: Failed | None = None) -> Call:
         self._done, self._failed = done, failed
         return call
 
@@ -309,7 +314,7 @@ class Pump:
         """Keep what could not be said, and raise what makes the owner connect again."""
         failed, self._done, self._failed = self._failed, None, None
         if failed is not None:
-            failed()
+            failed(exc)
         if isinstance(exc, errors.StatementTimeout):
             self._jobs.pause(POLLING_SECONDS)
             self._mail.pause(POLLING_SECONDS)
@@ -319,11 +324,12 @@ class Pump:
             raise exc
         raise errors.ConnectionLost(f"the server refused a statement of the consumer: {exc}") from exc
 
-    def _on_claimed(self, rows: list[tuple[Any, ...]], want: int) -> None:
+    def _on_exchanged(self, report: Report, channel: Any, rows: list[tuple[Any, ...]], want: int) -> None:
+        self.ledger.said(report)
         if want and len(rows) < want:
             self._jobs.emptied(found_some=bool(rows))
         was_idle = not len(self.ledger)
-        self.consumers.take_claimed(rows)
+        self.consumers.take_claimed(rows, channel)
         if rows and was_idle:
             self.keeper.nudge()  # it sleeps long while nothing is held, and must see by now that something is
 

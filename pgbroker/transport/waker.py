@@ -41,12 +41,13 @@ class Waker:
 
     def drain(self) -> None:
         """Take the signal in."""
-        self._is_pending = False
         try:
             while self._reader.recv(64):
                 pass
         except OSError:
             pass
+        # last: a signal in between would be eaten above, and with the flag still set no other would be sent
+        self._is_pending = False
 
     def close(self) -> None:
         """Close both ends."""

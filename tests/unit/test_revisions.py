@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "b6e9b66e8daf85bc2d7eae45134ca9b9ec1887eae0e4d59ff7fd3fddc716e52b",
+    "0001": "73c6e9eaab2a89d7968d92958fadbee56c6e238961b7c273c0012d1d58eba2b9",
 }
 
 

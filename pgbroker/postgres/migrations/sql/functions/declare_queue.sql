@@ -20,7 +20,6 @@ begin
     select * into v_row from pgbroker.transient_queues where name = p_queue;
     if found then
         if p_owner is distinct from v_row.owner and p_owner is not null or v_row.expires_seconds is not null then
-            perform set_config('synchronous_commit', 'off', true);
             update pgbroker.transient_queues
             set owner = coalesce(p_owner, owner),
                 lives_until = greatest(lives_until, v_now + make_interval(secs => expires_seconds))
@@ -31,7 +30,6 @@ begin
     if exists (select from pgbroker.queues where name = p_queue) then
         return 'job';
     end if;
-    perform set_config('synchronous_commit', 'off', true);
     if not p_transient then
         insert into pgbroker.queues (name, arguments) values (p_queue, p_arguments) on conflict do nothing;
         return 'job';

@@ -10,6 +10,8 @@ create or replace function pgbroker.dispatch(
     p_joined boolean default false, p_wait_ms integer default null)
 returns table (queue_name text, queue_kind text, job_id bigint, duplicate_of bigint, duplicate_task_id text)
 language plpgsql rows 1 as $$
+declare
+    v_commit text := current_setting('synchronous_commit');
 begin
     for queue_name, queue_kind in select r.queue_name, r.kind from pgbroker.route(p_exchange, p_routing_key) r loop
         job_id := null;
@@ -25,6 +27,10 @@ begin
                 p_content_encoding, p_headers, p_properties, p_body, p_joined);
         end if;
         return next;
+        -- post() does not wait for its own commit; a job that goes along must
+        if not p_joined and queue_kind = 'transient' then
+            perform set_config('synchronous_commit', v_commit, true);
+        end if;
     end loop;
 end
 $$;

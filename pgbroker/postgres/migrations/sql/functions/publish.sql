@@ -11,7 +11,8 @@
 -- before gets an id too, but no job of it begins: it is CANCELLED at once (see claim() for one that runs and is retried).
 -- Locks: the new row; an insert whose key is being inserted by an open transaction waits for its end.
 -- A duplicate raises nothing, so a caller's transaction stays usable. A holder that has expired does not count: it is
--- cancelled here. Nor does a holder that runs the task of the same id: it is handing on (a retry, a replacement), so it
+-- cancelled here. Nor does a holder that runs the task of the same id with fewer
+-- retries or replacements behind it: it is handing on (and not a publish repeated after a lost answer), so it
 -- ends here as DONE and the key passes to the new job in this one statement. Index: jobs_live_dedupe.
 create or replace function pgbroker.publish(
     p_queue text, p_task_id text, p_task_name text, p_priority integer, p_run_after timestamptz, p_expires_at timestamptz,
@@ -56,7 +57,12 @@ begin
             exit when publish.job_id is not null;
             select * into v_holder from pgbroker.jobs_live j where j.queue = p_queue and j.dedupe_key = p_dedupe_key;
             if found then
-                if v_holder.status = 'RUNNING' and v_holder.task_id = p_task_id then
+                if v_holder.status = 'RUNNING' and v_holder.task_id = p_task_id and (
+                    coalesce((p_headers::json ->> 'retries')::integer, 0)
+                        > coalesce((v_holder.headers::json ->> 'retries')::integer, 0)
+                    or coalesce((p_headers::json ->> 'replaced_task_nesting')::integer, 0)
+                        > coalesce((v_holder.headers::json ->> 'replaced_task_nesting')::integer, 0)
+                ) then
                     delete from pgbroker.jobs_live j where j.job_id = v_holder.job_id and j.claim = v_holder.claim;
                     if found then
                         perform pgbroker.record_history(v_holder, 'DONE', 'RETRY', null, null);
