@@ -279,7 +279,7 @@ class Ledger:
             self._news_at = self._news_at or time.monotonic()
 
     def take_call(self) -> Call | None:
-        """The next statement that is no report, or ``None``; after a failure the caller must :meth:`return_call` it."""
+        """The next statement that is no report, or ``None``; after a failure the caller says :meth:`refused`."""
         with self._lock:
             call = self._calls.pop(0) if self._calls else None
             if not self._calls and not self._report:
@@ -293,11 +293,7 @@ class Ledger:
         """
         if isinstance(exc, errors.DatabaseError) and not isinstance(exc, errors.StatementTimeout):
             logger.error("the server refused to settle a job, whose lease will run out: %s", exc)
-        else:
-            self.return_call(call)
-
-    def return_call(self, call: Call) -> None:
-        """Put back a statement that failed for want of a connection; the claim fences a second try."""
+            return
         with self._lock:
             self._calls.insert(0, call)
             self._news_at = self._news_at or time.monotonic()

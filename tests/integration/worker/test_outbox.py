@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError, WorkerLostError
-from ends_site import BACKENDS, LEASE, Ends
-from worker_site import POOLS, Site, wait_until
-
-
-@pytest.fixture(params=BACKENDS)
-def ends(request: pytest.FixtureRequest, site: Site) -> Iterator[Ends]:
-    ends = Ends(site, request.param)
-    yield ends
-    ends.close()
-
-
-@pytest.fixture
-def own(site: Site) -> Iterator[Ends]:
-    ends = Ends(site)
-    yield ends
-    ends.close()
+from ends_site import LEASE, Ends
+from worker_site import POOLS, wait_until
 
 
 def test_tells_of_a_lost_worker(ends: Ends) -> None:

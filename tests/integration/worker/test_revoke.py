@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import group
 from celery.exceptions import TaskRevokedError
-from ends_site import BACKENDS, Ends
-from worker_site import Site, wait_until
-
-
-@pytest.fixture(params=BACKENDS)
-def ends(request: pytest.FixtureRequest, site: Site) -> Iterator[Ends]:
-    ends = Ends(site, request.param)
-    yield ends
-    ends.close()
-
-
-@pytest.fixture
-def own(site: Site) -> Iterator[Ends]:
-    ends = Ends(site)
-    yield ends
-    ends.close()
+from ends_site import Ends
+from worker_site import wait_until
 
 
 def cancelled(ends: Ends, task_id: str) -> bool:
