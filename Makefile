@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-slow lint format bench clean
+.PHONY: help install demo test test-slow compat-kombu lint format bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,6 +24,10 @@ test: $(READY) ## run the tests on an embedded server (or on PGBROKER_TEST_DSN)
 
 test-slow: $(READY) ## run the slow tests: documents, every pool, many workers, rolling restarts
 	$(BIN)/python -m pytest -m slow
+
+compat-kombu: $(READY) ## fetch kombu's own integration tests and run them on pgbroker
+	$(BIN)/python tests/compat/fetch.py kombu
+	$(BIN)/python -m pytest -m compat tests/compat/test_kombu.py
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
