@@ -90,7 +90,9 @@ def _facts(story: JobStory) -> Iterator[tuple[str, str]]:
 
 
 def _attempts(job: dict[str, Any], headers: dict[str, Any]) -> str:
-    text = f"{job['attempts']} of {job['max_attempts']}"
+    text = str(job["attempts"])
+    if job.get("losses"):
+        text += f", lost or failed {job['losses']} of {job['max_attempts']} times"
     if job.get("requeues"):
         text += f", put back {job['requeues']} times"
     if headers.get("retries"):

@@ -92,8 +92,8 @@ def _pending(job: dict[str, Any], around: Surroundings) -> Iterator[str]:
 
 
 def _what_it_waits_for(job: dict[str, Any]) -> str:
-    if job["attempts"]:
-        return f"waits for its next attempt ({job['attempts']} of {job['max_attempts']} used), due"
+    if job["losses"]:
+        return f"waits for its next attempt (lost or failed {job['losses']} of {job['max_attempts']} times), due"
     return "put back, waits to be due" if job["requeues"] else "waits for its ETA"
 
 
@@ -126,9 +126,9 @@ def _running(job: dict[str, Any], around: Surroundings) -> Iterator[str]:
     if job["ack_mode"] == "REPORTED":
         yield f"claimed {in_words(now - job['claimed_at'])} ago, not started: waits in the worker for a free process"
     elif job["started_at"] is not None:
-        yield f"started {in_words(now - job['started_at'])} ago, attempt {job['attempts']} of {job['max_attempts']}"
+        yield f"started {in_words(now - job['started_at'])} ago, attempt {job['attempts']}"
     else:
-        yield f"claimed {in_words(now - job['claimed_at'])} ago, attempt {job['attempts']} of {job['max_attempts']}"
+        yield f"claimed {in_words(now - job['claimed_at'])} ago, attempt {job['attempts']}"
     if job["ack_mode"] == "EARLY":
         yield "acknowledged early: if its worker is lost it is not run again and goes to the dead letters"
     elif job["ack_mode"] != "REPORTED":

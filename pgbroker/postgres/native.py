@@ -30,5 +30,8 @@ def start_thread(target: Any, *args: Any) -> None:
 
 
 def new_lock() -> Any:
-    """A real, non-reentrant lock."""
-    return original("_thread", "allocate_lock")()
+    """A real, reentrant lock: a signal handler (a cold stop) may come upon its own thread holding it.
+
+    Whatever it guards must bear such an interruption: iterate over copies, forget with a default.
+    """
+    return original("_thread", "RLock")()

@@ -68,6 +68,7 @@ def _jobs(name: str) -> Table:
         Column("ack_mode", _ACK_MODE),
         Column("priority", SmallInteger, nullable=False),
         Column("attempts", SmallInteger, nullable=False),
+        Column("losses", SmallInteger, nullable=False),
         Column("max_attempts", SmallInteger, nullable=False),
         Column("requeues", SmallInteger, nullable=False),
         Column("queue", Text, nullable=False),

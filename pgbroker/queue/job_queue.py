@@ -184,7 +184,7 @@ class JobQueue:
         backoff_seconds: float | None = None,
         claim: int | None = None,
     ) -> Literal["PENDING", "DEAD"] | None:
-        """Record a failed attempt: back to the queue, or to the dead letters when the attempts are used up.
+        """Record a failed attempt: back to the queue, or to the dead letters when `max_attempts` were lost or failed.
 
         Args:
             job_id: The job.
@@ -216,7 +216,7 @@ class JobQueue:
         """Take back the jobs whose leases ran out, at most 1000.
 
         Returns:
-            Ids of the jobs that were given back to their queues, or buried because their attempts are used up. Empty
+            Ids of the jobs that were given back to their queues, or buried because they were lost too often. Empty
             while another process is reaping.
         """
         return [row[0] for row in self._pool.query(*self._store.reap())]

@@ -38,6 +38,7 @@ class Holding:
         is_handed_over: Its consumer has it; until then it can be given back without asking anybody.
         is_followed: Its task's outcome will be reported, so an ack does not end it.
         is_submitted: The worker's pool has it and will run it, whatever becomes of the connection.
+        is_early: It was acknowledged before it began, so it must never run again.
     """
 
     tag: Tag
@@ -46,6 +47,7 @@ class Holding:
     is_followed: bool = False
     is_submitted: bool = False
     is_started: bool = False
+    is_early: bool = False
     retired_at: float | None = None
     delivered_at: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -132,7 +134,7 @@ class Ledger:
             holding = self._held.get(tag.claim)
             if holding is None or holding.is_started:
                 return
-            holding.is_started = True
+            holding.is_started, holding.is_early = True, early
             self._report.started(tag.job_id, tag.claim, early=early)
         self._news()
 
@@ -161,6 +163,12 @@ class Ledger:
     def lose(self, tag: Tag, reason: str) -> None:
         """What ran the task is gone; it shall run again with back-off, while attempts are left."""
         self._end_by(tag, self.store.lose(tag.job_id, tag.claim, reason=reason))
+
+    def stop(self, tag: Tag) -> None:
+        """The worker has broken its task off, or stops: a late-acked job runs again, an early one is dead."""
+        holding = self._held.get(tag.claim)
+        if holding is not None:
+            self._end_by(tag, self.store.stop_job(tag.job_id, tag.claim, early=holding.is_early))
 
     def say(self, call: Call) -> None:
         """Have a statement sent that needs no answer."""
@@ -197,7 +205,7 @@ class Ledger:
         """
         now = time.monotonic()
         with self._lock:
-            for holding in self._held.values():
+            for holding in list(self._held.values()):
                 is_kept = holding.is_started or (but_submitted and holding.is_submitted)
                 if not is_kept and holding.consumer_tag in consumer_tags:
                     holding.retired_at = holding.retired_at or now
@@ -223,7 +231,7 @@ class Ledger:
         with self._lock:
             idle = [
                 h.tag
-                for h in self._held.values()
+                for h in list(self._held.values())
                 if not h.is_started
                 and (
                     (h.retired_at is not None and h.retired_at <= limit)
@@ -233,7 +241,7 @@ class Ledger:
             if not idle:
                 return
             for tag in idle:
-                del self._held[tag.claim]
+                self._held.pop(tag.claim, None)
             self._calls.append(self.store.release([t.job_id for t in idle], [t.claim for t in idle]))
         self._news()
 
@@ -241,7 +249,21 @@ class Ledger:
     def has_retired(self) -> bool:
         """Whether :meth:`give_back` may have something to do."""
         with self._lock:
-            return any(h.retired_at is not None and not h.is_started for h in self._held.values())
+            return any(h.retired_at is not None and not h.is_started for h in list(self._held.values()))
+
+    def stop_all(self) -> None:
+        """The process ends: nothing that it holds is run by it any more."""
+        with self._lock:
+            holdings = list(self._held.values())
+            for holding in holdings:
+                if holding.is_handed_over and not holding.is_followed:
+                    holding.is_started = True  # a plain consumer never says whether it has begun
+                elif not holding.is_started:
+                    holding.retired_at = 0.0
+        for holding in holdings:
+            if holding.is_started:
+                self.stop(holding.tag)
+        self.give_back(0.0)
 
     # -- what is to be said -------------------------------------------------------------------------
 

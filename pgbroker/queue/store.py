@@ -208,6 +208,10 @@ class Store:
         """A held job was lost on the way and shall run again, while attempts are left. Row: the new status."""
         return f"select {self.prefix}lose(%s, %s, %s)", (job_id, claim, storable(reason))
 
+    def stop_job(self, job_id: int, claim: int, *, early: bool) -> Call:
+        """The worker of a held job stops after its task began. Row: the new status, or ``None``."""
+        return f"select {self.prefix}stop_job(%s, %s, %s)", (job_id, claim, early)
+
     def renew(self, worker: str, lease_seconds: float, claims: Sequence[int] | None = None) -> Call:
         """Extend leases of one worker process, all of them or those of ``claims``. Row: how many it holds."""
         return f"select {self.prefix}renew(%s, %s, %s::bigint[])", (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.pool import SessionPool, pool_for
 from pgbroker.queue.leases import LeaseKeeper
@@ -15,9 +18,14 @@ from pgbroker.queue.routing import routing_for
 from pgbroker.queue.store import store_for
 from pgbroker.transport.unbound import UnboundExchanges
 
+logger = logging.getLogger(__name__)
+
 
 class Judge(Protocol):
     """Knows what it means that a worker is done with a task's message before it has taken the task up."""
+
+    def meet(self, message: Any) -> None:
+        """The message of a job is about to go to the worker."""
 
     def state_on_ack(self, message: Any) -> str | None:
         """Celery's state of the task; ``None`` for a message that is no task of this worker's."""
@@ -50,6 +58,20 @@ class Process:
         """Sessions for short statements."""
         return pool_for(self.options)
 
+    def leave(self) -> None:
+        """The process ends: what it holds goes back, or is dead where it must not run again.
+
+        By now the pool's processes are gone and its threads have ended, so nothing of it is running any more.
+        """
+        self.ledger.stop_all()
+        if self.ledger.news_age is None:
+            return
+        try:
+            with self.pool.lend() as session:
+                self.keeper.say_everything(session)
+        except errors.PgBrokerError as exc:
+            logger.warning("could not give back what this process held; its leases will run out: %s", exc)
+
 
 _processes: dict[Options, Process] = {}
 _lock = threading.Lock()
@@ -68,6 +90,11 @@ def all_processes() -> list[Process]:
     return list(_processes.values())
 
 
+def _leave() -> None:
+    for process in all_processes():
+        process.leave()
+
+
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
@@ -75,3 +102,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_leave)

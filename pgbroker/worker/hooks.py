@@ -11,7 +11,7 @@ from typing import Any
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
-from pgbroker.worker import outcome
+from pgbroker.worker import outcome, prefork
 
 #: A job that the worker has fetched ahead and cannot take up for so long goes back to its queue.
 MOST_WAITING_SECONDS = 0.2
@@ -38,8 +38,7 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
         process.ledger.is_stopping = _is_worker_stopping
         process.pool.cap = 1
         if pool is not None:
-            # the prefork pool alone has a flush of its own, which drops what it has not begun
-            process.pool_keeps_tasks = "flush" not in vars(pool)
+            process.pool_keeps_tasks = not prefork.is_prefork(pool)
             process.pool_slots = lambda: int(pool.num_processes)
     link = getattr(getattr(sender, "connection", None), "connection", None)
     if isinstance(link, Link):
@@ -49,6 +48,8 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
         from pgbroker.worker import unfollowed
         from pgbroker.worker.outbox import Outbox
 
+        if prefork.is_prefork(pool):
+            prefork.adapt(sender, link.process.ledger)
         unfollowed.watch(sender, link.process)
         link.process.keeper.take_on(Outbox(sender, link.process).feed, RegularUpkeep(link.options))
 

@@ -10,16 +10,21 @@ termination a revocation and then a failure) need no sorting, since the ledger f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
-from celery import exceptions
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback  # type: ignore[attr-defined]
+from celery import _state, exceptions
+from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 from celery.worker.request import Request
 
 from pgbroker.queue.ledger import Ledger, Tag
 from pgbroker.transport.channel import Channel
+from pgbroker.worker import prefork
+
+logger = logging.getLogger(__name__)
 
 #: Longest ``last_error`` that is stored, in characters: the end of a traceback says most.
 MAX_ERROR_CHARS = 20_000
@@ -35,35 +40,48 @@ def follow(request: Request, channel: Channel) -> None:
     for name in ("attempts", "job_id"):
         seen_by_task[name] = request.message.delivery_info[name]
     _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
+    hand_to_pool = request.execute_using_pool
     if channel.process.pool_keeps_tasks:
-        task_goes = _before(request.execute_using_pool, lambda *_, **__: ledger.submit(tag))
-        request.execute_using_pool = task_goes  # type: ignore[method-assign]
+        hand_to_pool = _before(hand_to_pool, lambda *_, **__: ledger.submit(tag))
+    else:
+        hand_to_pool = _remembered(hand_to_pool, request)
+    request.execute_using_pool = hand_to_pool  # type: ignore[method-assign]
 
 
 class _Follower:
     """Follows one request."""
 
-    __slots__ = ("ledger", "loss", "max_requeues", "request", "tag")
+    __slots__ = ("is_broken_off", "failure", "ledger", "loss", "max_requeues", "request", "tag")
 
     def __init__(self, request: Any, tag: Tag, ledger: Ledger, max_requeues: int | None) -> None:
         self.request, self.tag, self.ledger, self.max_requeues = request, tag, ledger, max_requeues
         #: Why the task broke off, while Celery makes up its mind about it.
         self.loss: str | None = None
+        #: The failure, in that while.
+        self.failure: Any = None
+        #: Celery itself has ended the run, so what the pool says of it is no outcome.
+        self.is_broken_off = False
 
     def wrap(self) -> None:
         request = self.request
         request.on_accepted = _before(request.on_accepted, self._accepted)
-        request.on_success = _after(request.on_success, self._succeeded)
+        request.on_success = _after(self._unless_exited(request.on_success), self._succeeded)
         request.on_failure = _after(_before(request.on_failure, self._failing), self._failed)
         request.on_timeout = _after(_before(request.on_timeout, self._timing_out), self._timed_out)
         request.reject = _before(request.reject, self._rejected)
         request._announce_revoked = _after(request._announce_revoked, self._revoked)
+        request._success_was_stored = self._noting(request._success_was_stored, "SUCCESS")
+        request._retry_worker_lost = self._noting(self._as_the_task(request._retry_worker_lost), "RETRY")
+        request._announce_cancelled = _after(request._announce_cancelled, self._cancelled)
+        request.terminate = self._breaking_off(request.terminate)
+        request.cancel = self._breaking_off(request.cancel)
 
     def _accepted(self, *_: Any) -> None:
         self.ledger.start(self.tag, early=not self.request.task.acks_late)
 
     def _succeeded(self, failed__retval__runtime: Any, **_: Any) -> None:
-        if not failed__retval__runtime[0]:  # a failure has been through on_failure by now
+        # a failure has been through on_failure by now; a killed greenlet looks like a success
+        if not failed__retval__runtime[0] and not self.is_broken_off:
             self.ledger.end(self.tag, "SUCCESS")
 
     def _failing(self, exc_info: Any, *_: Any, **__: Any) -> None:
@@ -86,7 +104,7 @@ class _Follower:
             self.ledger.end(self.tag, "IGNORED")
         elif self._is_expected(exc):
             self.ledger.end(self.tag, "FAILURE")
-        elif not self._is_left_to_run_again():
+        elif not self.is_broken_off and not self._is_left_to_run_again():
             self.ledger.bury(self.tag, _describe(exc, exc_info.traceback))
 
     def _rejected(self, requeue: bool = False) -> None:
@@ -109,6 +127,23 @@ class _Follower:
     def _revoked(self, *_: Any) -> None:
         self.ledger.end(self.tag, "REVOKED")
 
+    def _breaking_off(self, end: Callable[..., None]) -> Callable[..., None]:
+        """Wrap what ends a running task: a revocation with terminate, a cold stop, a lost connection."""
+
+        def break_off(*args: Any, **kwargs: Any) -> None:
+            self.is_broken_off = True
+            try:
+                end(*args, **kwargs)
+            except NotImplementedError as exc:
+                # threads and solo: raised into the middle of a signal handler it would end up inside the task
+                self.is_broken_off = False
+                logger.warning("cannot end task %s[%s]: %s; it runs on", self.request.name, self.request.id, exc)
+
+        return break_off
+
+    def _cancelled(self, *_: Any, **__: Any) -> None:
+        self.ledger.stop(self.tag)
+
     def _is_expected(self, exc: BaseException) -> bool:
         task = self.request.task
         return not getattr(task, "dead_letter", True) or (bool(task.throws) and isinstance(exc, task.throws))
@@ -121,6 +156,15 @@ class _Follower:
 def _exception(exc_info: Any) -> Any:
     exc = exc_info.exception
     return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+
+
+def _remembered(hand_to_pool: Callable[..., Any], request: Any) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        job = hand_to_pool(*args, **kwargs)
+        prefork.remember(job, request)
+        return job
+
+    return wrapped
 
 
 def _before(method: Callable[..., Any], first: Callable[..., None]) -> Callable[..., Any]:

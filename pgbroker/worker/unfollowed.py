@@ -18,6 +18,9 @@ from celery.worker import state as worker_state
 
 from pgbroker.transport.process import Process
 
+#: Property of the message of a job that was requeued, see ``requeue.sql``.
+REQUEUED_AT = "requeued_at"
+
 
 def watch(consumer: Any, process: Process) -> None:
     """Judge the messages of a worker's consumer."""
@@ -28,6 +31,11 @@ def watch(consumer: Any, process: Process) -> None:
 class _Judge:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+
+    def meet(self, message: Any) -> None:
+        """An operator who has requeued the job wins over a revoke that this worker was told of before."""
+        if REQUEUED_AT in message.properties:
+            worker_state.revoked.__contains__(message.headers.get("id"))
 
     def state_on_ack(self, message: Any) -> str | None:
         headers = message.headers

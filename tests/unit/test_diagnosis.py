@@ -23,6 +23,7 @@ def why(around: dict[str, Any], **columns: Any) -> list[str]:
         "status": "PENDING",
         "queue": "mail",
         "attempts": 0,
+        "losses": 0,
         "max_attempts": 5,
         "requeues": 0,
         "run_after": ago(minutes=1),
@@ -63,7 +64,7 @@ def test_jobs_in_the_future_tell_when_they_are_due() -> None:
     due = NOW + dt.timedelta(minutes=12)
     when = "in 12 min, at 2026-03-01 03:12:00Z"
     assert why(SERVED, run_after=due) == [f"waits for its ETA {when}"]
-    assert why(SERVED, run_after=due, attempts=2) == [f"waits for its next attempt (2 of 5 used), due {when}"]
+    assert why(SERVED, run_after=due, losses=2) == [f"waits for its next attempt (lost or failed 2 of 5 times), due {when}"]
     assert why(SERVED, run_after=due, requeues=1) == [f"put back, waits to be due {when}"]
     assert why(SERVED, run_after=due, expires_at=NOW + dt.timedelta(hours=1))[1] == (
         "expires in 1 h, at 2026-03-01 04:00:00Z, if nobody claims it before"
@@ -81,12 +82,12 @@ def test_an_expired_job_waits_for_nothing_else() -> None:
     ("ack_mode", "sentences"),
     [
         ("REPORTED", ["claimed 2 min ago, not started: waits in the worker for a free process"]),
-        ("UNKNOWN", ["claimed 2 min ago, attempt 1 of 5", "acknowledged late: if its worker is lost it is run again"]),
-        ("LATE", ["started 1 min ago, attempt 1 of 5", "acknowledged late: if its worker is lost it is run again"]),
+        ("UNKNOWN", ["claimed 2 min ago, attempt 1", "acknowledged late: if its worker is lost it is run again"]),
+        ("LATE", ["started 1 min ago, attempt 1", "acknowledged late: if its worker is lost it is run again"]),
         (
             "EARLY",
             [
-                "started 1 min ago, attempt 1 of 5",
+                "started 1 min ago, attempt 1",
                 "acknowledged early: if its worker is lost it is not run again and goes to the dead letters",
             ],
         ),

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "73c6e9eaab2a89d7968d92958fadbee56c6e238961b7c273c0012d1d58eba2b9",
+    "0001": "75f927c5621b658e69b013e3e1c0c4ed158975cb094917951dcaeb6e2e912612",
 }
 
 

@@ -13,10 +13,10 @@ begin
             select g.job_id, g.task_id, 'buried', g.attempts, g.worker, p_errors[array_position(p_claims, g.claim)] from gone g
         )
         insert into pgbroker.jobs_dead (job_id, run_after, enqueued_at, expires_at, claimed_at, started_at, buried_at, status,
-            ack_mode, priority, attempts, max_attempts, requeues, queue, task_id, task_name, worker, dedupe_key, last_error,
+            ack_mode, priority, attempts, losses, max_attempts, requeues, queue, task_id, task_name, worker, dedupe_key, last_error,
             exchange, routing_key, content_type, content_encoding, headers, properties, body)
         select g.job_id, g.run_after, g.enqueued_at, g.expires_at, g.claimed_at, g.started_at, clock_timestamp(), 'DEAD',
-            g.ack_mode, g.priority, g.attempts, g.max_attempts, g.requeues, g.queue, g.task_id, g.task_name, g.worker,
+            g.ack_mode, g.priority, g.attempts, g.losses, g.max_attempts, g.requeues, g.queue, g.task_id, g.task_name, g.worker,
             g.dedupe_key, coalesce(p_errors[array_position(p_claims, g.claim)], 'no reason given'),
             g.exchange, g.routing_key, g.content_type, g.content_encoding, g.headers, g.properties, g.body
         from gone g

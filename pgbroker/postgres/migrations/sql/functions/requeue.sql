@@ -1,18 +1,26 @@
 -- Give a dead letter another life: PENDING, attempts 0, due at once.
 -- Returns: outcome 'requeued', 'absent' (no such dead letter) or 'taken' (its dedupe key is held by holder_job_id).
 -- A holder that has expired does not count: it is cancelled here.
--- Locks: the dead row. DELETE + INSERT, see the table.
+-- Whoever requeues wins over a revoke from before. It is lifted for the task's id, so that a retry runs too, and the message
+-- is marked with the property requeued_at: a worker that was told of the revoke forgets it when it meets the mark.
+-- Locks: the dead row, and the row of revoked. DELETE + INSERT, see the table.
 create or replace function pgbroker.requeue(p_job_id bigint, out outcome text, out holder_job_id bigint, out holder_task_id text)
 language plpgsql as $$
 declare
     v_job pgbroker.jobs_dead;
     v_id bigint;
     v_holder_expires timestamptz;
+    v_mark text := format('"requeued_at": %s}', extract(epoch from clock_timestamp()));
 begin
     select * into v_job from pgbroker.jobs_dead d where d.job_id = p_job_id for update;
     if not found then
         outcome := 'absent';
         return;
+    end if;
+    -- at the end, where it stands over one of an earlier requeue; as text, since jsonb refuses some of what JSON may hold
+    if v_job.headers is not null then
+        v_job.properties := case when coalesce(v_job.properties, '{}') ~ '^\s*\{\s*\}\s*$' then '{' || v_mark
+            else regexp_replace(v_job.properties, '\}\s*$', ', ' || v_mark) end;
     end if;
     -- a loop, because the holder of the key may end between the insert that met it and the look-up
     loop
@@ -41,6 +49,7 @@ begin
     holder_job_id := null;
     holder_task_id := null;
     delete from pgbroker.jobs_dead d where d.job_id = p_job_id;
+    delete from pgbroker.revoked r where r.task_id = v_job.task_id;
     insert into pgbroker.job_events (job_id, task_id, kind, attempts, detail)
     values (p_job_id, v_job.task_id, 'requeued', v_job.attempts, 'requeued by an operator');
     perform pgbroker.wake(v_job.queue);

@@ -26,7 +26,8 @@ create table pgbroker.jobs (
     status            pgbroker.job_status not null default 'PENDING',
     ack_mode          pgbroker.ack_mode,
     priority          smallint not null default 0,
-    attempts          smallint not null default 0,
+    attempts          smallint not null default 0,  -- claims, without those that led to no start
+    losses            smallint not null default 0,  -- what max_attempts limits: lost workers and processes, and fail()
     max_attempts      smallint not null default 5,
     requeues          smallint not null default 0,
     queue             text not null,
@@ -44,7 +45,7 @@ create table pgbroker.jobs (
     properties        text,
     body              bytea not null,
     constraint jobs_priority check (priority between 0 and 9),
-    constraint jobs_counts check (attempts >= 0 and max_attempts >= 1 and requeues >= 0)
+    constraint jobs_counts check (attempts >= 0 and losses >= 0 and max_attempts >= 1 and requeues >= 0)
 ) partition by list (status);
 
 create table pgbroker.jobs_live partition of pgbroker.jobs (
