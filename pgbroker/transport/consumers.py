@@ -181,5 +181,7 @@ class Consumers:
             return 0
         if subscription.no_ack:
             self.ledger.ack(tag)
+        if isinstance(row, Claimed) and (judge := subscription.channel.process.judge) is not None:
+            judge.meet(message)
         subscription.callback(message)
         return 1

@@ -35,7 +35,7 @@ class _Judge:
     def meet(self, message: Any) -> None:
         """An operator who has requeued the job wins over a revoke that this worker was told of before."""
         if REQUEUED_AT in message.properties:
-            worker_state.revoked.__contains__(message.headers.get("id"))
+            worker_state.revoked.discard(message.headers.get("id"))
 
     def state_on_ack(self, message: Any) -> str | None:
         headers = message.headers

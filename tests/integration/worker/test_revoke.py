@@ -12,6 +12,9 @@ from celery.exceptions import TaskRevokedError
 from ends_site import Ends
 from worker_site import wait_until
 
+from pgbroker.monitor import admin
+from pgbroker.options import Options
+
 
 def cancelled(ends: Ends, task_id: str) -> bool:
     job = ends.site.job(task_id)
@@ -174,6 +177,53 @@ def test_revokes_what_a_worker_holds_and_has_not_begun(own: Ends) -> None:
     assert own.site.record.count("start") == 1
     assert own.site.job(held.id)["started_at"] is None
     assert own.keys() == []
+
+
+def dead_letter(ends: Ends) -> Any:
+    """A task that has failed for good: in a worker, or as one would have left it."""
+    result = ends.tasks["app.fail"].delay("broken")
+    if not ends.site.workers:
+        ends.site.rows("select 1 from pgbroker.claim('gone', array['celery'], 1, 60, true)")
+        ends.site.rows("select pgbroker.bury(array_agg(job_id), array_agg(claim), '{broken}') from pgbroker.jobs_live")
+    ends.site.wait_for(result.id, "DEAD")
+    return result
+
+
+def requeue(ends: Ends, task_id: str) -> str:
+    options = Options.from_url(ends.site.database.url)
+    (requeued,) = admin.requeue(options, admin.dead_ids(options, task_id))
+    return requeued.outcome
+
+
+def test_who_requeues_wins_over_a_revoke_of_before(own: Ends) -> None:
+    result = dead_letter(own)
+    own.app.control.revoke([result.id, "another"])
+    assert requeue(own, result.id) == "requeued"
+    assert own.site.rows("select task_id from pgbroker.revoked") == [("another",)]
+    own.worker()
+    wait_until(lambda: own.site.job(result.id)["status"] == "DEAD", what=own.site.describe)
+    assert own.site.record.count("start", task_id=result.id) == 1
+    assert "ValueError" in own.site.job(result.id)["last_error"]
+    # a revoke that comes after it is another matter
+    assert requeue(own, result.id) == "requeued"
+    assert own.site.wait_for(result.id, "DEAD")
+    own.site.rows("update pgbroker.queues set paused_at = now()")
+    assert requeue(own, result.id) == "requeued"
+    result.revoke()
+    assert cancelled(own, result.id)
+
+
+def test_a_worker_forgets_a_revoke_when_it_meets_a_job_that_was_requeued_since(own: Ends) -> None:
+    own.worker()
+    result = dead_letter(own)
+    result.revoke()
+    wait_until(lambda: [result.id] in (own.app.control.inspect(timeout=0.5).revoked() or {}).values())
+    for runs in (2, 3):
+        assert requeue(own, result.id) == "requeued"
+        wait_until(lambda runs=runs: own.site.record.count("start") == runs, 10, own.site.describe)
+        own.site.wait_for(result.id, "DEAD")
+    (properties,) = own.site.rows("select properties::jsonb from pgbroker.jobs_dead")[0]
+    assert {"correlation_id", "requeued_at"} <= properties.keys()
 
 
 @pytest.mark.parametrize("name", ["ends.early", "ends.late"])
