@@ -128,15 +128,35 @@ class Ledger:
         if holding is not None:
             holding.is_submitted = True
 
-    def start(self, tag: Tag, *, early: bool) -> None:
-        """The task of this job has begun; ``early``: it was acknowledged before it ran."""
+    def start(self, tag: Tag, *, early: bool, is_recorded: bool = False) -> None:
+        """The task of this job has begun.
+
+        Args:
+            tag: The job.
+            early: It was acknowledged before it ran.
+            is_recorded: Whoever runs it tells the server itself (``strict_start``).
+        """
         with self._lock:
             holding = self._held.get(tag.claim)
             if holding is None or holding.is_started:
                 return
             holding.is_started, holding.is_early = True, early
+            if is_recorded:
+                return
             self._report.started(tag.job_id, tag.claim, early=early)
         self._news()
+
+    def not_begun(self, tag: Tag, *, may_be_recorded: bool) -> None:
+        """The pool has not run the task after all (``strict_start``): the job goes back to its old place.
+
+        Args:
+            tag: The job.
+            may_be_recorded: Its start may stand in its row all the same.
+        """
+        if may_be_recorded:
+            self._end_by(tag, self.store.retract_start(tag.job_id, tag.claim))
+        else:
+            self._end_by(tag, self.store.release([tag.job_id], [tag.claim]))
 
     def ack(self, tag: Tag) -> None:
         """The consumer is done with the message; ends the job unless its task is followed."""

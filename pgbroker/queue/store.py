@@ -212,6 +212,14 @@ class Store:
         """The worker of a held job stops after its task began. Row: the new status, or ``None``."""
         return f"select {self.prefix}stop_job(%s, %s, %s)", (job_id, claim, early)
 
+    def start_job(self, job_id: int, claim: int, *, is_repeated: bool) -> Call:
+        """Commit that an early-acked task begins. Row: whether it may run; ``is_repeated``: after a call unanswered."""
+        return f"select {self.prefix}start_job(%s, %s, %s)", (job_id, claim, is_repeated)
+
+    def retract_start(self, job_id: int, claim: int) -> Call:
+        """Give back a job whose task has not begun, though its start may be recorded. Row: how many."""
+        return f"select {self.prefix}retract_start(%s, %s)", (job_id, claim)
+
     def renew(self, worker: str, lease_seconds: float, claims: Sequence[int] | None = None) -> Call:
         """Extend leases of one worker process, all of them or those of ``claims``. Row: how many it holds."""
         return f"select {self.prefix}renew(%s, %s, %s::bigint[])", (

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "75f927c5621b658e69b013e3e1c0c4ed158975cb094917951dcaeb6e2e912612",
+    "0001": "578a2d21f72f2f2d9506593073dd6dca1fa54496f5f7e5cc1971c3dc810af6fd",
 }
 
 
