@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback  # type: ignore[attr-defined]
-from celery import _state, exceptions
+from celery import exceptions
+from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 from celery.worker.request import Request
@@ -51,14 +52,14 @@ def follow(request: Request, channel: Channel) -> None:
 class _Follower:
     """Follows one request."""
 
-    __slots__ = ("is_broken_off", "failure", "ledger", "loss", "max_requeues", "request", "tag")
+    __slots__ = ("failure", "is_broken_off", "ledger", "loss", "max_requeues", "request", "tag")
 
     def __init__(self, request: Any, tag: Tag, ledger: Ledger, max_requeues: int | None) -> None:
         self.request, self.tag, self.ledger, self.max_requeues = request, tag, ledger, max_requeues
         #: Why the task broke off, while Celery makes up its mind about it.
         self.loss: str | None = None
-        #: The failure, in that while.
-        self.failure: Any = None
+        #: The failure and its description, in that while.
+        self.failure: tuple[BaseException, str] | None = None
         #: Celery itself has ended the run, so what the pool says of it is no outcome.
         self.is_broken_off = False
 
@@ -70,8 +71,9 @@ class _Follower:
         request.on_timeout = _after(_before(request.on_timeout, self._timing_out), self._timed_out)
         request.reject = _before(request.reject, self._rejected)
         request._announce_revoked = _after(request._announce_revoked, self._revoked)
-        request._success_was_stored = self._noting(request._success_was_stored, "SUCCESS")
-        request._retry_worker_lost = self._noting(self._as_the_task(request._retry_worker_lost), "RETRY")
+        if hasattr(request, "_retry_worker_lost"):  # Celery 5.7
+            request._success_was_stored = self._noting(request._success_was_stored, "SUCCESS")
+            request._retry_worker_lost = self._noting(self._as_the_task(request._retry_worker_lost), "RETRY")
         request._announce_cancelled = _after(request._announce_cancelled, self._cancelled)
         request.terminate = self._breaking_off(request.terminate)
         request.cancel = self._breaking_off(request.cancel)
@@ -81,13 +83,13 @@ class _Follower:
 
     def _succeeded(self, failed__retval__runtime: Any, **_: Any) -> None:
         # a failure has been through on_failure by now; a killed greenlet looks like a success
-        if not failed__retval__runtime[0] and not self.is_broken_off:
+        if not _is_exit(failed__retval__runtime) and not failed__retval__runtime[0] and not self.is_broken_off:
             self.ledger.end(self.tag, "SUCCESS")
 
     def _failing(self, exc_info: Any, *_: Any, **__: Any) -> None:
         exc = _exception(exc_info)
         if not isinstance(exc, exceptions.Reject):
-            self.loss = f"{type(exc).__name__}: {exc}"
+            self.loss, self.failure = f"{type(exc).__name__}: {exc}", (exc, _describe(exc, exc_info.traceback))
             return
         requeue, reason = exc.requeue, f"Reject: {exc.reason}"  # type: ignore[attr-defined]
         # also after an early ack, where Celery itself has nothing left to reject
@@ -102,13 +104,20 @@ class _Follower:
             self.ledger.end(self.tag, "RETRY")
         elif isinstance(exc, Ignore):
             self.ledger.end(self.tag, "IGNORED")
-        elif self._is_expected(exc):
+        elif self._is_expected(exc) or not (self.is_broken_off or self._is_left_to_run_again()):
+            self._fail(exc, _describe(exc, exc_info.traceback))
+
+    def _fail(self, exc: BaseException, reason: str) -> None:
+        if self._is_expected(exc):
             self.ledger.end(self.tag, "FAILURE")
-        elif not self.is_broken_off and not self._is_left_to_run_again():
-            self.ledger.bury(self.tag, _describe(exc, exc_info.traceback))
+        else:
+            self.ledger.bury(self.tag, reason)
 
     def _rejected(self, requeue: bool = False) -> None:
         if not requeue:
+            if self.failure is not None:
+                # without an event loop the rejection itself comes next, and knows less of the reason
+                self._fail(*self.failure)
             return
         if self.loss is not None and not self.ledger.is_stopping():
             # a lost process, or a time limit: other brokers would go round for ever
@@ -118,11 +127,11 @@ class _Follower:
 
     def _timing_out(self, soft: bool, timeout: float) -> None:
         if not soft:
-            self.loss = f"TimeLimitExceeded: hard time limit of {timeout:g} s"
+            self.loss = _over_limit(timeout)
 
     def _timed_out(self, soft: bool, timeout: float) -> None:
         if not soft and not self._is_left_to_run_again():
-            self.ledger.bury(self.tag, f"TimeLimitExceeded: hard time limit of {timeout:g} s")
+            self._fail(exceptions.TimeLimitExceeded(timeout), _over_limit(timeout))
 
     def _revoked(self, *_: Any) -> None:
         self.ledger.end(self.tag, "REVOKED")
@@ -144,6 +153,43 @@ class _Follower:
     def _cancelled(self, *_: Any, **__: Any) -> None:
         self.ledger.stop(self.tag)
 
+    def _unless_exited(self, on_success: Callable[..., None]) -> Callable[..., None]:
+        """All pools but prefork report a task that raised ``SystemExit`` as a success, though they mean a loss."""
+
+        def succeeded_or_exited(outcome: Any, **kwargs: Any) -> None:
+            if _is_exit(outcome):
+                self.request.on_failure(outcome)
+            else:
+                on_success(outcome, **kwargs)
+
+        return succeeded_or_exited
+
+    def _noting(self, question: Callable[..., Any], state: str) -> Callable[..., Any]:
+        """Wrap what Celery asks itself when a pool process was lost: a yes is the end of the job."""
+
+        def ask(*args: Any) -> Any:
+            answer = question(*args)
+            if answer:
+                self.ledger.end(self.tag, state)
+            return answer
+
+        return ask
+
+    def _as_the_task(self, retry: Callable[..., bool]) -> Callable[..., bool]:
+        """Have the retry of a lost task published as by the task itself, so that its dedupe key passes on."""
+
+        def publish(*args: Any) -> bool:
+            task = self.request.task
+            _task_stack.push(task)
+            task.request_stack.push(Context(vars(self.request._context), called_directly=False))
+            try:
+                return retry(*args)
+            finally:
+                task.request_stack.pop()
+                _task_stack.pop()
+
+        return publish
+
     def _is_expected(self, exc: BaseException) -> bool:
         task = self.request.task
         return not getattr(task, "dead_letter", True) or (bool(task.throws) and isinstance(exc, task.throws))
@@ -151,6 +197,14 @@ class _Follower:
     def _is_left_to_run_again(self) -> bool:
         """Celery left the message unacknowledged (it rejected it with requeue, or will see it redelivered)."""
         return bool(self.request.task.acks_late) and not self.request.acknowledged
+
+
+def _is_exit(outcome: Any) -> bool:
+    return isinstance(outcome, ExceptionInfo)
+
+
+def _over_limit(timeout: float) -> str:
+    return f"TimeLimitExceeded: hard time limit of {timeout:g} s"
 
 
 def _exception(exc_info: Any) -> Any:
