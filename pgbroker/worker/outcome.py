@@ -23,7 +23,7 @@ from celery.worker.request import Request
 
 from pgbroker.queue.ledger import Ledger, Tag
 from pgbroker.transport.channel import Channel
-from pgbroker.worker import prefork
+from pgbroker.worker import prefork, strict_start
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ def follow(request: Request, channel: Channel) -> None:
     for name in ("attempts", "job_id"):
         seen_by_task[name] = request.message.delivery_info[name]
     _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
+    if strict_start.is_wanted(request, channel.options):
+        strict_start.demand(request, channel.options, ledger)
     hand_to_pool = request.execute_using_pool
     if channel.process.pool_keeps_tasks:
         hand_to_pool = _before(hand_to_pool, lambda *_, **__: ledger.submit(tag))
