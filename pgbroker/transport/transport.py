@@ -10,10 +10,12 @@ from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
 
 from pgbroker import errors
-from pgbroker.transport import client_url
+from pgbroker.transport import client_url, failover
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import process_for
+
+failover.install()
 
 
 class Management(base.Management):
