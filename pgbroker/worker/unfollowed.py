@@ -2,21 +2,26 @@
 
 ``task_received``, with which a row begins to follow its task, comes only after a look at the message. Celery
 acknowledges without it what was revoked or has expired, and (this must not pass for done) what it cannot decode; it
-rejects what it does not know or cannot make sense of.
+rejects what it does not know or cannot make sense of. It stores a result only for a task that it does not know; whoever
+waits for one of the others would wait for ever, so their failure is stored here.
 
 Source: ``celery.worker.consumer.Consumer.create_task_handler``, ``celery.worker.strategy.default`` (5.7).
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from celery import states
+from celery.app.task import Context
 from celery.worker import state as worker_state
 
 from pgbroker.transport.process import Process
+
+logger = logging.getLogger(__name__)
 
 #: Property of the message of a job that was requeued, see ``requeue.sql``.
 REQUEUED_AT = "requeued_at"
@@ -24,8 +29,8 @@ REQUEUED_AT = "requeued_at"
 
 def watch(consumer: Any, process: Process) -> None:
     """Judge the messages of a worker's consumer."""
-    process.judge = _Judge(consumer)
-    consumer.on_decode_error = _burying(consumer.on_decode_error, process)
+    process.judge = judge = _Judge(consumer)
+    consumer.on_decode_error = _burying(consumer.on_decode_error, process, judge)
 
 
 class _Judge:
@@ -51,21 +56,51 @@ class _Judge:
         if name not in self._consumer.strategies:
             return f"NotRegistered: worker {self._consumer.hostname} knows no task {name!r}"
         exc = sys.exception()  # Celery rejects in the handler of what went wrong
-        return (
-            f"worker {self._consumer.hostname} refused the message" if exc is None else f"{type(exc).__name__}: {exc}"
+        if exc is None:
+            return f"worker {self._consumer.hostname} refused the message"
+        self.tell(message, exc)
+        return f"{type(exc).__name__}: {exc}"
+
+    def tell(self, message: Any, exc: BaseException) -> None:
+        """Tell the result backend that a task has failed of which only headers can be read, so no chord or errback."""
+        name, task_id = _task_name(message), _field(message, "id")
+        task = self._consumer.app.tasks.get(name)
+        ignores = message.headers.get("ignore_result")
+        if ignores is None:
+            ignores = task is not None and task.ignore_result
+        if ignores or not isinstance(task_id, str):
+            return
+        properties = message.properties
+        request = Context(
+            {
+                **message.headers,
+                "id": task_id,
+                "reply_to": properties.get("reply_to"),
+                "correlation_id": properties.get("correlation_id"),
+            }
         )
+        try:
+            (task or self._consumer.app).backend.mark_as_failure(task_id, exc, request=request)
+        except Exception:
+            logger.exception("could not tell the result backend that task %s[%s] has failed: %r", name, task_id, exc)
 
 
 def _task_name(message: Any) -> str | None:
-    """The task's name, of protocol 2 (in the headers) or 1 (in the body, which Celery has decoded by then)."""
-    name = message.headers.get("task")
-    if name is None and isinstance(message._decoded_cache, dict):
-        name = message._decoded_cache.get("task")
+    name = _field(message, "task")
     return name if isinstance(name, str) else None
 
 
-def _burying(on_decode_error: Callable[..., Any], process: Process) -> Callable[..., Any]:
+def _field(message: Any, name: str) -> Any:
+    """A field of protocol 2 (in the headers) or 1 (in the body, which Celery has decoded by then)."""
+    value = message.headers.get(name)
+    if value is None and isinstance(message._decoded_cache, dict):
+        value = message._decoded_cache.get(name)
+    return value
+
+
+def _burying(on_decode_error: Callable[..., Any], process: Process, judge: _Judge) -> Callable[..., Any]:
     def on_undecodable(message: Any, exc: Exception) -> Any:
+        judge.tell(message, exc)
         process.ledger.bury(message.delivery_tag, f"the message cannot be decoded: {type(exc).__name__}: {exc}")
         return on_decode_error(message, exc)
 
