@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery.exceptions import NotRegistered
+from celery.exceptions import InvalidTaskError, NotRegistered
 from ends_site import Ends
+from kombu.exceptions import ContentDisallowed, DecodeError
 from worker_site import POOLS, Site, wait_until
 
 
@@ -47,12 +48,16 @@ def test_buries_what_cannot_be_decoded(ends: Ends) -> None:
     broken = publish(ends, f"broken {id(ends)}", b"[[1], {", content_type="application/json", content_encoding="utf-8")
     error = ends.site.wait_for(broken, "DEAD", 5)["last_error"]
     assert error.startswith("the message cannot be decoded: DecodeError: ")
+    with pytest.raises(DecodeError):
+        ends.result(broken).get(timeout=5)
 
 
 def test_buries_what_it_must_not_decode(ends: Ends) -> None:
     pickled = publish(ends, f"pickled {id(ends)}", [[1], {}, {}], serializer="pickle")
     error = ends.site.wait_for(pickled, "DEAD", 5)["last_error"]
     assert error.startswith("ContentDisallowed: ")
+    with pytest.raises(ContentDisallowed):
+        ends.result(pickled).get(timeout=5)
 
 
 def test_buries_what_is_no_call(ends: Ends) -> None:
@@ -63,6 +68,15 @@ def test_buries_what_is_no_call(ends: Ends) -> None:
         producer.publish(body, routing_key=ends.app.conf.task_default_queue, correlation_id=odd)
     error = ends.site.wait_for(odd, "DEAD", 5)["last_error"]
     assert error == "InvalidTaskError: Task keyword arguments must be a mapping"
+    with pytest.raises(InvalidTaskError):
+        ends.result(odd).get(timeout=5)
+
+
+def test_stores_no_result_that_nobody_wants(ends: Ends) -> None:
+    headers = {"ignore_result": True}
+    pickled = publish(ends, f"unwanted {id(ends)}", [[1], {}, {}], headers, serializer="pickle")
+    ends.site.wait_for(pickled, "DEAD", 5)
+    assert ends.result(pickled).state == "PENDING"
 
 
 def test_buries_what_names_no_task(ends: Ends) -> None:
