@@ -198,9 +198,13 @@ class Channel(PublishingChannel):
             self.process.keeper.consumers.pop(subscription.known_as, None)
             if link is not None:
                 link.pump.unsubscribe(subscription)
-        if subscriptions:
-            known_as = [s.known_as for s in subscriptions]
-            self._query(self.process.routing.depart(self.process.ledger.worker, known_as))
+        if not subscriptions:
+            return
+        call = self.process.routing.depart(self.process.ledger.worker, [s.known_as for s in subscriptions])
+        if self.process.is_interrupted():
+            self.process.ledger.say(call)
+        else:
+            self._query(call)
 
     @property
     def _link(self) -> Link:

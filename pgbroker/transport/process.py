@@ -48,6 +48,8 @@ class Process:
         self.reports_start = False
         #: How many tasks the worker's pool can run at once; ``None`` outside a worker.
         self.pool_slots: Callable[[], int] | None = None
+        #: Whether a signal handler runs: it may have interrupted whoever has the only session, so nothing may wait.
+        self.is_interrupted: Callable[[], bool] = lambda: False
         #: Set in a Celery worker.
         self.judge: Judge | None = None
         #: Whether the worker's pool runs what it was given also when the connection is lost meanwhile.

@@ -11,7 +11,7 @@ from typing import Any
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
-from pgbroker.worker import outcome, prefork
+from pgbroker.worker import outcome, prefork, requeued
 
 #: A job that the worker has fetched ahead and cannot take up for so long goes back to its queue.
 MOST_WAITING_SECONDS = 0.2
@@ -36,6 +36,7 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
     pool = getattr(sender, "pool", None)
     for process in all_processes():
         process.ledger.is_stopping = _is_worker_stopping
+        process.is_interrupted = _is_in_signal_handler
         process.pool.cap = 1
         if pool is not None:
             process.pool_keeps_tasks = not prefork.is_prefork(pool)
@@ -58,9 +59,16 @@ def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None
     channel = getattr(request.message, "channel", None)
     if isinstance(channel, Channel):
         outcome.follow(request, channel)
+        requeued.overlook_stamps(request)
 
 
 def _is_worker_stopping() -> bool:
     from celery.worker import state
 
     return state.should_stop is not None or state.should_terminate is not None
+
+
+def _is_in_signal_handler() -> bool:
+    from celery.utils import log
+
+    return bool(log._in_sighandler)

@@ -149,6 +149,11 @@ class _Follower:
                 # threads and solo: raised into the middle of a signal handler it would end up inside the task
                 self.is_broken_off = False
                 logger.warning("cannot end task %s[%s]: %s; it runs on", self.request.name, self.request.id, exc)
+            except Exception as exc:
+                # gevent runs signal handlers in its hub: it kills the greenlet, and refuses to wait for its end
+                if type(exc).__name__ != "BlockingSwitchOutError":
+                    raise
+                self.ledger.stop(self.tag)
 
         return break_off
 
