@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import REAL, BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
-from sqlalchemy.dialects.postgresql import ENUM, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ENUM, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -155,6 +155,15 @@ job_events = Table(
 )
 
 settings = Table("settings", metadata, Column("name", Text, primary_key=True), Column("value", Text))
+
+revoked_stamps = Table(
+    "revoked_stamps",
+    metadata,
+    Column("header", Text, nullable=False),
+    Column("value", JSONB, nullable=False),
+    Column("revoked_at", _TIME, nullable=False),
+    Column("until", _TIME, nullable=False),
+)
 
 revoked = Table("revoked", metadata, Column("task_id", Text, primary_key=True), Column("until", _TIME, nullable=False))
 

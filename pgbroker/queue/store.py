@@ -236,18 +236,13 @@ class Store:
         """Let no run of these tasks begin any more. Row: how many waiting jobs were ended."""
         return f"select {self.prefix}revoke(%s::text[])", (list(task_ids),)
 
-    def waiting_headers(self, needles: Sequence[str]) -> Call:
-        """Rows: id and headers of the waiting jobs in whose headers one of the texts stands. Reads all of them."""
-        sql = (
-            f"select job_id, headers from {self.prefix}jobs_live where status = 'PENDING' and headers is not null "
-            "and exists (select from unnest(%s::text[]) n where position(n in headers) > 0)"
-        )
-        return sql, (list(needles),)
+    def revoke_stamps(self, headers: Sequence[str], values: Sequence[str]) -> Call:
+        """The same for tasks with such stamps: names, and values as JSON. Row: how far to go with what waits."""
+        return f"select {self.prefix}revoke_stamps(%s::text[], %s::text[])", (list(headers), list(values))
 
-    def cancel(self, job_ids: Sequence[int], outcome: str, detail: str) -> Call:
-        """End waiting jobs as CANCELLED. Row: how many still waited."""
-        sql = f"select count({self.prefix}cancel(i, %s, %s)) from unnest(%s::bigint[]) i"
-        return sql, (outcome, detail, list(job_ids))
+    def cancel_stamped(self, after: int, last: int) -> Call:
+        """End a batch of waiting jobs with revoked stamps. Row: how many ended, and where to go on if there is more."""
+        return f"select cancelled, last_id from {self.prefix}cancel_stamped(%s, %s)", (after, last)
 
     def doze(self, queues: Sequence[str], channel: str | None, seconds: float) -> Call:
         """Register as a sleeper and look. Row: seconds until the next job is due or ``None``; is one ready; is mail."""

@@ -10,7 +10,7 @@ from pgbroker.queue.store import Published
 from pgbroker.transport import receipts, topology
 from pgbroker.transport.declaring import DeclaringChannel
 from pgbroker.transport.envelope import Envelope
-from pgbroker.transport.revoking import Revocation, bears_stamp, needles, read_revocation
+from pgbroker.transport.revoking import Revocation, read_revocation, stamp_values
 
 
 class PublishingChannel(DeclaringChannel):
@@ -66,10 +66,10 @@ class PublishingChannel(DeclaringChannel):
         if revocation.task_ids:
             self._query(store.revoke(revocation.task_ids))
         if revocation.stamps:
-            found = self._query(store.waiting_headers(needles(revocation.stamps)))
-            ids = sorted(job_id for job_id, headers in found if bears_stamp(headers, revocation.stamps))
-            if ids:
-                self._query(store.cancel(ids, "REVOKED", "revoked by a stamped header"))
+            last = self._value(store.revoke_stamps(*stamp_values(revocation.stamps)))
+            after: int | None = 0 if last is not None else None
+            while after is not None:
+                after = self._query(store.cancel_stamped(after, last))[0][1]
 
     def publish_job(self, message: Envelope, queue: str) -> Published:
         """Put a job into a queue that is known to hold jobs."""

@@ -9,12 +9,12 @@ Source: ``kombu.pidbox.Mailbox`` (exchange name and message), ``celery.worker.co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kombu.utils.json import loads
+from kombu.utils.json import dumps, loads
 
+from pgbroker.queue.store import storable
 from pgbroker.transport.envelope import Envelope
 
 _EXCHANGE_SUFFIX = ".pidbox"
@@ -27,6 +27,16 @@ class Revocation(NamedTuple):
 
     task_ids: list[str]
     stamps: dict[str, list[Any]]
+
+
+def stamp_values(stamps: Mapping[str, list[Any]]) -> tuple[list[str], list[str]]:
+    """Two lists for ``revoke_stamps()``: header and value of each stamp, the values as JSON, as kombu writes headers.
+
+    Left out is what ``jsonb`` cannot hold, NUL and lone surrogates: such a revoke reaches only workers that are up.
+    """
+    pairs = [(header, dumps(value, ensure_ascii=False)) for header, values in stamps.items() for value in values]
+    held = [pair for pair in pairs if all(storable(text) == text and "\\u0000" not in text for text in pair)]
+    return [header for header, _ in held], [value for _, value in held]
 
 
 def read_revocation(exchange: str, message: Envelope) -> Revocation | None:
@@ -66,24 +76,3 @@ def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
-
-
-def needles(stamps: Mapping[str, list[Any]]) -> list[str]:
-    """Texts, one of which stands in the headers of every task with such a stamp: the values as JSON has them."""
-    return sorted({json.dumps(value) for values in stamps.values() for value in values})
-
-
-def bears_stamp(headers: str, stamps: Mapping[str, list[Any]]) -> bool:
-    """Whether a task of these headers (JSON) bears one of the stamps, by the rule of Celery's workers.
-
-    Source: ``celery.worker.request.Request.revoked`` (5.7).
-    """
-    try:
-        read = loads(headers)
-        borne, names = read.get("stamps") or {}, read.get("stamped_headers") or ()
-        return any(
-            name in stamps and any(value in stamps[name] for value in [*_as_list(borne.get(name)), borne.get(name)])
-            for name in names
-        )
-    except (ValueError, TypeError, AttributeError):
-        return False

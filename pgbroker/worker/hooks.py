@@ -11,7 +11,7 @@ from typing import Any
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
-from pgbroker.worker import outcome, prefork, requeued
+from pgbroker.worker import outcome, prefork, requeued, requeued
 
 #: A job that the worker has fetched ahead and cannot take up for so long goes back to its queue.
 MOST_WAITING_SECONDS = 0.2
@@ -59,6 +59,7 @@ def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None
     channel = getattr(request.message, "channel", None)
     if isinstance(channel, Channel):
         outcome.follow(request, channel)
+        requeued.overlook_stamps(request)
         requeued.overlook_stamps(request)
 
 

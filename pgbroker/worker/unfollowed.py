@@ -20,11 +20,9 @@ from celery.app.task import Context
 from celery.worker import state as worker_state
 
 from pgbroker.transport.process import Process
+from pgbroker.worker import requeued
 
 logger = logging.getLogger(__name__)
-
-#: Property of the message of a job that was requeued, see ``requeue.sql``.
-REQUEUED_AT = "requeued_at"
 
 
 def watch(consumer: Any, process: Process) -> None:
@@ -39,8 +37,7 @@ class _Judge:
 
     def meet(self, message: Any) -> None:
         """An operator who has requeued the job wins over a revoke that this worker was told of before."""
-        if REQUEUED_AT in message.properties:
-            worker_state.revoked.discard(message.headers.get("id"))
+        requeued.forget_revoke(message)
 
     def state_on_ack(self, message: Any) -> str | None:
         headers = message.headers

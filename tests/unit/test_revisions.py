@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "578a2d21f72f2f2d9506593073dd6dca1fa54496f5f7e5cc1971c3dc810af6fd",
+    "0001": "ff32fbea2506564fb6d59d184879e24d104506c17a72e9f12af8fdaf3ac8dae5",
 }
 
 

@@ -98,20 +98,58 @@ def test_understands_every_way_to_say_it(own: Ends) -> None:
     app.close()
 
 
-def test_revokes_by_stamped_headers(own: Ends) -> None:
-    def stamped(number: int, **stamps: Any) -> Any:
-        signature = own.tasks["ends.number"].s(number)
-        signature.stamp(**stamps)
-        return signature.apply_async()
+def stamped(ends: Ends, name: str, argument: Any, options: dict[str, Any] | None = None, **stamps: Any) -> Any:
+    signature = ends.tasks[name].s(argument)
+    signature.stamp(**stamps)
+    return signature.apply_async(**(options or {}))
 
-    by_text, by_list, other = stamped(1, batch="a%\"'"), stamped(2, batch=["b", "c"]), stamped(3, batch="d")
-    another_name = stamped(4, label="a%\"'")
+
+def test_revokes_by_stamped_headers(own: Ends) -> None:
+    by_text, by_list = (stamped(own, "ends.number", 1, batch=value) for value in ("a%\"'", ["b", "c"]))
+    other = stamped(own, "ends.number", 3, batch="d")
+    another_name = stamped(own, "ends.number", 4, label="a%\"'")
     plain = own.tasks["ends.number"].delay(5)
     own.app.control.revoke_by_stamped_headers({"batch": ["a%\"'", "c"]})
     assert [cancelled(own, r.id) for r in (by_text, by_list)] == [True, True]
     assert own.site.statuses([other.id, another_name.id, plain.id]) == {"PENDING": 3}
     own.app.control.broadcast("revoke_by_stamped_headers", arguments={"headers": ["batch=d"]})
     assert cancelled(own, other.id)
+
+
+def test_a_revoke_by_stamped_headers_lasts(own: Ends) -> None:
+    held = stamped(own, "ends.number", 0, batch="b")
+    own.site.rows("select 1 from pgbroker.claim('gone', array['celery'], 1, 60, true)")
+    own.app.control.revoke_by_stamped_headers({"batch": ["a", "b"]})
+    ((seconds,),) = own.site.rows(
+        "select distinct extract(epoch from until - now())::float8 from pgbroker.revoked_stamps"
+    )
+    assert seconds == pytest.approx(10800, abs=60)
+    published = [stamped(own, "ends.number", 1, batch=value) for value in ("a", ["c", "b"])]
+    assert all(cancelled(own, result.id) and result.state == "REVOKED" for result in published)
+    others = [stamped(own, "ends.number", 2, batch="c"), stamped(own, "ends.number", 3, label="a")]
+    assert own.site.statuses([result.id for result in others]) == {"PENDING": 2}
+    # what was in a worker's hands and comes back
+    assert own.site.job(held.id)["status"] == "RUNNING"
+    own.site.rows("select pgbroker.release(array_agg(job_id), array_agg(claim)) from pgbroker.jobs_live")
+    own.worker()
+    wait_until(lambda: own.site.statuses([r.id for r in others]) == {"DONE": 2}, what=own.site.describe)
+    assert cancelled(own, held.id)
+    # and it is over in time
+    own.site.rows("update pgbroker.revoked_stamps set until = now()")
+    assert stamped(own, "ends.number", 4, batch="a").get(timeout=10) == 4
+    assert own.site.rows("select pgbroker.prune_revoked()") == [(2,)]
+    assert own.site.rows("select 1 from pgbroker.revoked_stamps") == []
+
+
+def test_a_revoked_stamp_reaches_retries(own: Ends) -> None:
+    own.worker("threads", 2)
+    result = stamped(own, "ends.again", 1, {"dedupe_key": "k"}, batch="b")
+    wait_until(lambda: own.site.record.count("start") == 1, what=own.site.describe)
+    own.app.control.revoke_by_stamped_headers({"batch": "b"})
+    wait_until(lambda: cancelled(own, result.id), 10, own.site.describe)
+    assert own.site.job(result.id)["last_error"] == "revoked"  # and not by the worker, which was told as well
+    assert own.site.record.count("start") == 1
+    assert own.keys() == []
 
 
 # -- with workers ---------------------------------------------------------------------------------------
@@ -179,9 +217,9 @@ def test_revokes_what_a_worker_holds_and_has_not_begun(own: Ends) -> None:
     assert own.keys() == []
 
 
-def dead_letter(ends: Ends) -> Any:
+def dead_letter(ends: Ends, **stamps: Any) -> Any:
     """A task that has failed for good: in a worker, or as one would have left it."""
-    result = ends.tasks["app.fail"].delay("broken")
+    result = stamped(ends, "app.fail", "broken", **stamps)
     if not ends.site.workers:
         ends.site.rows("select 1 from pgbroker.claim('gone', array['celery'], 1, 60, true)")
         ends.site.rows("select pgbroker.bury(array_agg(job_id), array_agg(claim), '{broken}') from pgbroker.jobs_live")
@@ -224,6 +262,26 @@ def test_a_worker_forgets_a_revoke_when_it_meets_a_job_that_was_requeued_since(o
         own.site.wait_for(result.id, "DEAD")
     (properties,) = own.site.rows("select properties::jsonb from pgbroker.jobs_dead")[0]
     assert {"correlation_id", "requeued_at"} <= properties.keys()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_who_requeues_wins_over_a_revoke_by_stamped_headers(own: Ends, is_told: bool) -> None:
+    if is_told:
+        own.worker()
+    result = dead_letter(own, batch="b")
+    own.app.control.revoke_by_stamped_headers({"batch": "b"}, reply=is_told, timeout=1)
+    assert requeue(own, result.id) == "requeued"
+    if not is_told:
+        own.worker()
+    wait_until(lambda: own.site.record.count("start") == 1 + is_told, what=own.site.describe)
+    own.site.wait_for(result.id, "DEAD")
+    other = stamped(own, "ends.number", 1, batch="b")
+    assert cancelled(own, other.id)
+    # a revoke that comes after it is another matter
+    own.site.rows("update pgbroker.queues set paused_at = now()")
+    assert requeue(own, result.id) == "requeued"
+    own.app.control.revoke_by_stamped_headers({"batch": "b"})
+    assert cancelled(own, result.id)
 
 
 @pytest.mark.parametrize("name", ["ends.early", "ends.late"])

@@ -46,7 +46,7 @@ begin
             end if;
         end loop;
     end loop;
-    if v_ids <> '{}' and exists (select from pgbroker.revoked) then
+    if v_ids <> '{}' and (exists (select from pgbroker.revoked) or exists (select from pgbroker.revoked_stamps)) then
         v_ids := pgbroker.end_revoked(v_ids);
     end if;
     if v_ids = '{}' then

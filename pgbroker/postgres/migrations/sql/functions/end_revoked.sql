@@ -10,7 +10,8 @@ begin
     v_revoked := array(
         select j.job_id from pgbroker.jobs_live j
         where j.job_id = any (p_ids)
-            and exists (select from pgbroker.revoked r where r.task_id = j.task_id and r.until > clock_timestamp()));
+            and (exists (select from pgbroker.revoked r where r.task_id = j.task_id and r.until > clock_timestamp())
+                or exists (select from pgbroker.revoked_stamps) and pgbroker.bears_revoked_stamp(j.headers, j.properties)));
     if v_revoked = '{}' then
         return p_ids;
     end if;

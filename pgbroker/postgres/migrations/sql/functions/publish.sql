@@ -28,7 +28,9 @@ declare
     v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
     v_holder pgbroker.jobs_live;
 begin
-    if exists (select from pgbroker.revoked r where r.task_id = p_task_id and r.until > v_now) then
+    if exists (select from pgbroker.revoked r where r.task_id = p_task_id and r.until > v_now)
+        or exists (select from pgbroker.revoked_stamps) and pgbroker.bears_revoked_stamp(p_headers, p_properties)
+    then
         publish.job_id := pgbroker.publish_revoked(p_queue, p_task_id, p_task_name, p_priority, v_run_after, p_max_attempts,
             p_dedupe_key, p_exchange, p_routing_key, p_content_type, p_content_encoding, p_headers, p_properties, p_body);
         if publish.job_id is not null then

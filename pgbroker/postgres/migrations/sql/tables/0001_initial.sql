@@ -140,6 +140,15 @@ create table pgbroker.revoked (
     task_id text primary key,
     until   timestamptz not null
 );
+-- the same for tasks that bear a stamp (Celery's stamped headers) of this value
+create table pgbroker.revoked_stamps (
+    header     text not null,
+    value      jsonb not null,
+    revoked_at timestamptz not null,
+    until      timestamptz not null
+);
+-- a value may be longer than an index takes
+create unique index revoked_stamps_value on pgbroker.revoked_stamps (header, md5(value::text));
 
 -- ends that the broker made without Celery (reaped, expired, revoked, purged): written in the same transaction as the
 -- end itself, delivered by any worker to the application's result backend, chords and errbacks. The whole message is
