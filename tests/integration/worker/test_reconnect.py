@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from ends_site import Ends
 from worker_site import POOLS, PREFORK_FIRST, Site, wait_until
+
+#: Tasks under cut connections.
+COUNT = 1500
 
 
 @pytest.mark.parametrize("pool", PREFORK_FIRST)
@@ -46,3 +50,22 @@ def test_runs_what_was_prefetched_once_after_a_cut(pool: str, site: Site) -> Non
     since = time.monotonic()
     wait_until(lambda: time.monotonic() > since + 1, 2)
     assert site.record.runs() == dict.fromkeys([first.id, *ids], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ack", ["early", "late"])
+def test_runs_each_task_once_while_connections_are_cut(ack: str, own: Ends) -> None:
+    """A task that a prefork child has been given, and not reported as begun, is not given back to run again."""
+    own.worker("prefork", 2, options={"lease_seconds": 10})
+    ids = [own.tasks[f"ends.{ack}"].delay(0.004).id for _ in range(COUNT)]
+    cuts = 0
+    since = time.monotonic()
+    while own.site.record.count("end") < COUNT and time.monotonic() < since + 60:
+        pause_until = time.monotonic() + 0.6
+        wait_until(lambda until=pause_until: time.monotonic() > until)  # type: ignore[misc]
+        cuts += bool(own.site.cut_all())
+    wait_until(lambda: own.site.statuses(ids) == {"DONE": COUNT}, 30, own.site.describe)
+    assert cuts > 8
+    runs = own.site.record.runs()
+    assert {i: n for i, n in runs.items() if n != 1} == {}
+    assert set(runs) == set(ids)
