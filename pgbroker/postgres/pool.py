@@ -38,14 +38,17 @@ class SessionPool:
         self._closer: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def lend(self) -> Iterator[Session]:
+    def lend(self, timeout: float = LEND_DEADLINE_SECONDS) -> Iterator[Session]:
         """A connected session on a schema that fits this version, for the ``with`` block.
 
+        Args:
+            timeout: Longest wait for a session where the pool is capped and all are out, in seconds.
+
         Raises:
-            DatabaseUnreachable: No connection can be made, or none came back within 30 s.
+            DatabaseUnreachable: No connection can be made, or none came back in time.
             SchemaError: The schema is missing, too old or too new, and may not be changed.
         """
-        session = self._take()
+        session = self._take(timeout)
         try:
             if not is_alive(session):
                 session.close()
@@ -71,13 +74,13 @@ class SessionPool:
         for _, session in idle:
             session.close()
 
-    def _take(self) -> Session:
-        deadline = time.monotonic() + LEND_DEADLINE_SECONDS
+    def _take(self, timeout: float) -> Session:
+        deadline = time.monotonic() + timeout
         with self._changed:
             while not self._idle and self.cap is not None and self._lent >= self.cap:
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                     raise errors.DatabaseUnreachable(
-                        f"all {self.cap} shared connections to Postgres were busy for {LEND_DEADLINE_SECONDS:g} s"
+                        f"all {self.cap} shared connections to Postgres were busy for {timeout:.3g} s"
                     )
             self._lent += 1
             return self._idle.pop()[1] if self._idle else Session(self.options, "client")

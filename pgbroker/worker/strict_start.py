@@ -146,10 +146,11 @@ def _record(options: Options, job_id: int, claim: int, patience: float) -> bool:
     deadline = time.monotonic() + patience
     is_repeated = False
     while True:
+        left = max(PAUSE_SECONDS, deadline - time.monotonic())
         try:
-            with pool.lend() as session:
+            with pool.lend(left) as session:
                 call = store.start_job(job_id, claim, is_repeated=is_repeated)
-                return bool(session.query(*call, timeout=max(PAUSE_SECONDS, deadline - time.monotonic()))[0][0])
+                return bool(session.query(*call, timeout=left)[0][0])
         except errors.PgBrokerError:
             if time.monotonic() + PAUSE_SECONDS >= deadline:
                 raise

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "ff32fbea2506564fb6d59d184879e24d104506c17a72e9f12af8fdaf3ac8dae5",
+    "0001": "ee5e8053161e16286eb95b828d75974eb6d15013b9d69c84703cc4e522aad349",
 }
 
 
