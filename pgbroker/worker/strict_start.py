@@ -80,17 +80,18 @@ def demand(request: Any, options: Options, ledger: Ledger) -> None:
         fail(exc_info, *args, **kwargs)
 
     def execute_using_pool(pool: Any, **kwargs: Any) -> Any:
-        return _request_class(task, pool, options).execute_using_pool(request, pool, **kwargs)
+        limits = (task.time_limit, task.soft_time_limit)  # remote control may change them
+        return _request_class(task, pool, options, limits).execute_using_pool(request, pool, **kwargs)
 
     request.on_accepted, request.on_failure = on_accepted, on_failure
     request.execute_using_pool = execute_using_pool
 
 
 @functools.lru_cache(maxsize=4096)
-def _request_class(task: Any, pool: Any, options: Options) -> Any:
+def _request_class(task: Any, pool: Any, options: Options, limits: tuple[float | None, float | None]) -> Any:
     """Celery's own class of requests for the task, but for what it gives to the pool to run."""
     trace = fast_trace_task if task.app.use_fast_trace_task else trace_task_ret
-    strict = StrictTrace(options, trace, task.time_limit)
+    strict = StrictTrace(options, trace, limits[0])
     return create_request_cls(Request, task, pool, None, None, trace=strict, app=task.app)
 
 
