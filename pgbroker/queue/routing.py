@@ -91,9 +91,18 @@ class Routing:
             max_length,
         )
 
-    def purge_queue(self, queue: str) -> Call:
-        """Row: how many messages were taken out."""
-        return self._call("purge_queue", queue)
+    def purge_batch(self, queue: str, limit: int, where: Sequence[Any]) -> Call:
+        """Row: how many messages were taken out, and ``where`` of the next call. Its first item is ``None`` at the end.
+
+        Args:
+            queue: The queue.
+            limit: How many jobs at most.
+            where: What the call before returned; to begin, four times ``None``.
+        """
+        columns = "purged, lane, last_job, after_time, after_id"
+        lane, last_job, *after = where
+        sql = f"select {columns} from {self.prefix}purge_batch(%s, %s, %s, %s::smallint, %s::timestamptz, %s)"
+        return sql, (queue, limit, last_job, lane, *after)
 
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> Call:
         """Row: how many messages were taken out, -1 if a condition did not hold."""

@@ -9,6 +9,7 @@ from kombu.transport import base
 from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
 
 from pgbroker import errors
+from pgbroker.queue.purging import purge_queue
 from pgbroker.queue.store import Call
 from pgbroker.transport import topology
 
@@ -132,17 +133,21 @@ class DeclaringChannel(base.StdChannel):
         self._query(self.process.routing.unbind_queue(exchange, queue, routing_key or ""))
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
-        """Take out what waits. Returns how many messages that were."""
-        return int(self._value(self.process.routing.purge_queue(queue)))
+        """Take out what waits, and not what is published meanwhile. Returns how many messages that were."""
+        return purge_queue(self.process.pool.query, self.process.routing, queue)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False, **_: Any
     ) -> int:
         """Remove a queue. Returns how many messages it held."""
+        routing, purged = self.process.routing, 0
         self._job_queues.discard(queue)
         self.process.keeper.kept_queues.discard(queue)
-        count = self._value(self.process.routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty))
-        return max(0, int(count))
+        is_kept = if_unused and self._value(routing.consumer_count(queue))
+        if not if_empty and not is_kept:
+            purged = purge_queue(self.process.pool.query, routing, queue)
+        count = self._value(routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty))
+        return purged + max(0, int(count))
 
     def list_bindings(self) -> list[tuple[str, str, str, dict[str, Any]]]:
         """All bindings: queue, exchange, routing key, arguments."""

@@ -11,7 +11,7 @@ from typing import Any
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import all_processes
-from pgbroker.worker import outcome, prefork, requeued, requeued
+from pgbroker.worker import outcome, prefork, requeued
 
 #: A job that the worker has fetched ahead and cannot take up for so long goes back to its queue.
 MOST_WAITING_SECONDS = 0.2

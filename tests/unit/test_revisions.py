@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "ee5e8053161e16286eb95b828d75974eb6d15013b9d69c84703cc4e522aad349",
+    "0001": "de74f10f42a07dd9a95358c2dc6783852396c214713a75bc2d80bc11544e222e",
 }
 
 

@@ -1,39 +1,22 @@
--- Take all waiting messages out of a queue. Jobs that wait end as CANCELLED; running ones go on.
+-- Take all waiting messages out of a queue, in one transaction: for transient queues, and for what a queue holds that has
+-- just been emptied batch by batch (see purge_batch). Jobs that wait end as CANCELLED; running ones go on.
 -- Returns: how many were taken out.
 create or replace function pgbroker.purge_queue(p_queue text) returns bigint
 language plpgsql as $$
 declare
-    v_count bigint;
-    v_now timestamptz := clock_timestamp();
+    v_count bigint := 0;
+    v_purged bigint;
+    v_last bigint;
+    v_lane smallint;
+    v_time timestamptz;
+    v_id bigint;
 begin
-    if pgbroker.queue_kind(p_queue) = 'transient' then
-        delete from pgbroker.mailbox where queue = p_queue;
-        get diagnostics v_count = row_count;
-        return v_count;
-    end if;
-    with gone as (
-        delete from pgbroker.jobs_live j where j.queue = p_queue and j.status = 'PENDING' returning j.*
-    ), noted as (
-        insert into pgbroker.job_history (slot, job_id, enqueued_at, run_after, finished_at, status, priority, attempts,
-            max_attempts, queue, task_id, task_name, dedupe_key, last_error, result_state)
-        select pgbroker.history_slot(v_now), g.job_id, g.enqueued_at, g.run_after, v_now, 'CANCELLED', g.priority, g.attempts,
-            g.max_attempts, g.queue, g.task_id, g.task_name, g.dedupe_key, 'queue purged', 'REVOKED'
-        from gone g where pgbroker.history_seconds() > 0
-    ), told as (
-        -- as note_outcome(), for all at once
-        insert into pgbroker.outcome_outbox (job_id, task_id, task_name, queue, outcome, detail, exchange, routing_key,
-            content_type, content_encoding, headers, properties, body)
-        select g.job_id, g.task_id, g.task_name, g.queue, 'PURGED', 'queue purged', g.exchange, g.routing_key,
-            g.content_type, g.content_encoding, g.headers, g.properties, g.body
-        from gone g where g.headers is not null and g.task_name is not null
-    ), woken as (
-        select pg_notify(w.channel, case when octet_length(w.task_id) < 200 then w.task_id else '' end)
-        from pgbroker.waiters w where w.until > v_now and exists (select from gone g where g.task_id = w.task_id)
-    )
-    select count(*) into v_count from gone where (select count(*) from woken) >= 0;
-    if v_count > 0 then
-        perform pg_notify(pgbroker.outcome_channel(), '');
-    end if;
+    loop
+        select last_job, lane, after_time, after_id, purged into v_last, v_lane, v_time, v_id, v_purged
+        from pgbroker.purge_batch(p_queue, 1000, v_last, v_lane, v_time, v_id);
+        v_count := v_count + v_purged;
+        exit when v_lane is null;
+    end loop;
     return v_count;
 end
 $$;
