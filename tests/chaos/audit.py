@@ -7,8 +7,10 @@ or a dead letter, needs an excuse: a kill of the very process, at the right time
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter, defaultdict
+from math import inf
 from statistics import median
 
 from kills import Story
@@ -91,7 +93,7 @@ class Audit:
     def _judge_repeats(self, task_id: str, runs: list[Run]) -> None:
         self.counts["runs"] += len(runs)
         self.counts["doubled"] += len(runs) > 1
-        for run, again in zip(runs, runs[1:], strict=False):
+        for run, again in itertools.pairwise(runs):
             hits = [kill for kill in self.story.kills if run.was_hit_by(kill) and kill.at < again.start]
             if not hits:
                 self.faults.append(f"{task_id} ran twice, and nobody killed its first run: {runs}")
@@ -155,8 +157,8 @@ class Audit:
         for number, kill in enumerate(self.story.kills):
             if kill.what != what:
                 continue
-            next_at = min([k.at for k in self.story.kills[number + 1 :] if k.main == kill.main], default=float("inf"))
-            until = next_at if what == "children" else float("inf")
+            next_at = min([k.at for k in self.story.kills[number + 1 :] if k.main == kill.main], default=inf)
+            until = next_at if what == "children" else inf
             taken = [
                 event["at"]
                 for event in self.story.events
@@ -168,17 +170,16 @@ class Audit:
 
     def report(self) -> str:
         """The figures, one a line."""
-        kills, ready = (
-            self.story.kills,
-            {line["pid"]: line["at"] for line in self.story.lines if line["event"] == "ready"},
-        )
-        early_kills = sum(kill.at < ready.get(kill.main, float("inf")) for kill in kills)
+        kills = self.story.kills
+        ready = {line["pid"]: line["at"] for line in self.story.lines if line["event"] == "ready"}
         lines = [
             f"mode: {self.story.mode.name}",
-            f"kills: {len(kills)}, of main processes {sum(kill.what == 'main' for kill in kills)}, while the worker was "
-            f"starting {early_kills}, of a namesake {sum(kill.is_namesake for kill in kills)}, by pool "
-            f"{dict(Counter(kill.pool for kill in kills))}",
-            f"tasks: {len(self.story.published)}, duplicates refused: {self.story.duplicates}",
+            f"kills: {len(kills)}, by pool: {dict(Counter(kill.pool for kill in kills))}",
+            f"kills of main processes: {sum(kill.what == 'main' for kill in kills)}",
+            f"kills of a worker that was still starting: {sum(kill.at < ready.get(kill.main, inf) for kill in kills)}",
+            f"kills of a worker with the node name of a dead one: {sum(kill.is_namesake for kill in kills)}",
+            f"workers that gave up because they lost a child while they started: {self.story.gave_up}",
+            f"tasks: {len(self.story.published)}, and {self.story.duplicates} duplicates refused",
             f"lost: {self.counts['lost']}",
             *(f"{name}: {count}" for name, count in sorted(self.counts.items()) if name != "lost"),
         ]

@@ -28,6 +28,9 @@ STUCK_SECONDS = 15
 #: For what is left when the killing is over; a task that was lost several times waits long for its next attempt.
 DRAIN_SECONDS = 180
 
+#: Celery's last words, see ``celery.worker.loops.asynloop``.
+GAVE_UP = "Could not start worker processes"
+
 #: What dead workers left in the tables beside their jobs, and nobody has swept though its time is over.
 LEFTOVERS = """
     with overdue as (select clock_timestamp() - interval '5 s' as at)
@@ -73,6 +76,7 @@ class Story:
     """All that is known about a run when it is over.
 
     Attributes:
+        gave_up: Workers that Celery ended, because a pool process was gone before the worker's loop began.
         troubles: What went wrong on the way, apart from what became of tasks.
     """
 
@@ -84,6 +88,7 @@ class Story:
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]]
     results: dict[str, str]
+    gave_up: int
     troubles: list[str]
 
 
@@ -108,13 +113,14 @@ class Killing:
         self.environment = environment(database.url, self.diary, options)
         self.load = Load(self.app, database, mode.tasks, random.Random(seed + 1))
         self.kills: list[Kill] = []
+        self.gave_up = 0
         self.troubles: list[str] = []
         self.past: list[Victim] = []
 
     def run(self) -> Story:
         """Do it all."""
         self.load.publish(None)  # makes the schema
-        workers = [self._start(None), self._start(None)]
+        workers = [self._start(None, pool="prefork"), self._start(None)]
         try:
             self.load.start()
             self._wait_for_the_first_end()
@@ -176,7 +182,10 @@ class Killing:
     def _look_for_trouble(self, workers: list[Victim]) -> None:
         for place, worker in enumerate(workers):
             if (status := worker.process.poll()) is not None:
-                self.troubles.append(f"worker {worker.name} ({worker.pool}) ended by itself with {status}")
+                if any(kill.main == worker.pid for kill in self.kills) and GAVE_UP in worker.last_words():
+                    self.gave_up += 1
+                else:
+                    self.troubles.append(f"worker {worker.name} ({worker.pool}) ended by itself with {status}")
                 self.past.append(worker)
                 workers[place] = self._start(worker)
         stuck = self._rows(
@@ -213,15 +222,23 @@ class Killing:
     def _story(self) -> Story:
         published = self.load.published
         rows = self._rows(
-            "select job_id, task_id, status::text, attempts, max_attempts, worker, last_error, result_state, dedupe_key,"
-            " extract(epoch from started_at)::float8 as started_at, extract(epoch from finished_at)::float8 as finished_at"
+            "select job_id, task_id, status::text, attempts, max_attempts, worker, last_error, result_state, dedupe_key"
             " from pgbroker.job_log"
         )
         events = self._rows(
-            "select task_id, kind, worker, detail, extract(epoch from happened_at)::float8 as at from pgbroker.job_events"
+            "select task_id, kind, worker, detail, extract(epoch from happened_at)::float8 as at"
+            " from pgbroker.job_events"
         )
-        results = {one.task_id: self.app.AsyncResult(one.task_id).state for one in published}
-        lines = list(diary.read(self.diary))
+        results: dict[str, str] = {one.task_id: self.app.AsyncResult(one.task_id).state for one in published}
         return Story(
-            self.mode, self.kills, published, self.load.duplicates, lines, rows, events, results, self.troubles
+            mode=self.mode,
+            kills=self.kills,
+            published=published,
+            duplicates=self.load.duplicates,
+            lines=list(diary.read(self.diary)),
+            rows=rows,
+            events=events,
+            results=results,
+            gave_up=self.gave_up,
+            troubles=self.troubles,
         )

@@ -23,13 +23,14 @@ SEED = int(os.environ.get("PGBROKER_CHAOS_SEED", "1"))
 @pytest.mark.slow
 @pytest.mark.timeout(480 + 4 * ROUNDS)
 @pytest.mark.skipif(sys.platform != "linux", reason="children die with their parent on Linux only")
-@pytest.mark.parametrize("mode", [EARLY, STRICT, LATE], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", [EARLY, STRICT, LATE], ids=["early", "strict", "late"])
 def test_killed_workers_lose_nothing(mode: Mode, database: Any, tmp_path: Path, capsys: Any) -> None:
     try:
         audit = Audit(Killing(mode, database, tmp_path, ROUNDS, SEED).run())
     finally:
         pool.close_all()
+    (tmp_path / "faults").write_text("\n".join(audit.faults))
     with capsys.disabled():
-        print(f"\n{audit.report()}\nseed: {SEED}, diary: {tmp_path / 'diary'}")
+        print(f"\n{audit.report()}\nseed: {SEED}, diary and logs: {tmp_path}")
     assert audit.faults == []
     assert audit.counts["DONE"] > ROUNDS

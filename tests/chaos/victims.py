@@ -44,7 +44,8 @@ class Victim:
     ) -> None:
         self.pool, self.name, self.is_namesake = pool, name, is_namesake
         command = [sys.executable, "-m", "celery", "-A", "chaos_app", "worker", "-P", pool, "-c", str(concurrency)]
-        with (folder / f"{name}.log").open("ab") as output:
+        self._log = folder / f"{name}.log"
+        with self._log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "-n", f"{name}@%h", "-l", "warning"],
                 cwd=HERE,
@@ -58,6 +59,10 @@ class Victim:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-500:]
 
     def children(self) -> list[int]:
         """Pids of the pool's processes that live."""
