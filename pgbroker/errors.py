@@ -189,6 +189,38 @@ class QueueNotFound(PgBrokerError):
         return f"no queue named {self.name!r}; declare it first (`celery -A APP pgbroker queues` lists the queues)"
 
 
+class ExchangeNotFound(PgBrokerError):
+    """No exchange has this name; declare it, or correct the name (`celery -A APP list bindings` lists exchanges).
+
+    Args:
+        name: name of the exchange.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"no exchange named {self.name!r}; declare it first (`celery -A APP list bindings` lists exchanges)"
+
+
+class PreconditionFailed(PgBrokerError):
+    """A queue or exchange is not as the call asks for; delete it first, or ask for what is there.
+
+    Args:
+        name: name of the queue or exchange.
+        detail: what is in the way, and what to do.
+    """
+
+    def __init__(self, name: str, detail: str = "") -> None:
+        super().__init__(name, detail)
+        self.name = name
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.name!r}: {self.detail or 'it is not as the call asks for; delete it first'}"
+
+
 class ResourceLocked(PgBrokerError):
     """An exclusive queue belongs to another connection; use another name or wait until that connection ends.
 

@@ -197,6 +197,10 @@ queues = Table(
     Column("arguments", Text),
     Column("paused_at", _TIME),
     Column("declared_at", _TIME, nullable=False),
+    Column("ttl_seconds", REAL),
+    Column("max_priority", SmallInteger),
+    Column("dead_letter_exchange", Text),
+    Column("dead_letter_key", Text),
 )
 
 exchanges = Table(
@@ -216,7 +220,7 @@ bindings = Table(
     Column("queue", Text, primary_key=True),
     Column("routing_key", Text, primary_key=True),
     Column("pattern", Text),
-    Column("arguments", Text),
+    Column("arguments", Text, primary_key=True),
 )
 
 #: Queues whose messages are not jobs.
@@ -230,6 +234,9 @@ transient_queues = Table(
     Column("expires_seconds", REAL),
     Column("ttl_seconds", REAL),
     Column("max_length", Integer),
+    Column("max_priority", SmallInteger),
+    Column("dead_letter_exchange", Text),
+    Column("dead_letter_key", Text),
     Column("consumers", Integer, nullable=False),
     Column("lives_until", _TIME),
 )
@@ -242,6 +249,7 @@ mailbox = Table(
     Column("queue", Text, nullable=False),
     Column("priority", SmallInteger, nullable=False),
     Column("expires_at", _TIME),
+    Column("redelivered", Boolean, nullable=False),
     *_message_columns(),
 )
 

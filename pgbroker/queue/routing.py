@@ -28,6 +28,7 @@ class Mail(NamedTuple):
     queue: str
     priority: int
     expires_at: dt.datetime | None
+    redelivered: bool
     exchange: str | None
     routing_key: str | None
     content_type: str | None
@@ -35,6 +36,32 @@ class Mail(NamedTuple):
     headers: str | None
     properties: str | None
     body: bytes
+
+
+class QueueTraits(NamedTuple):
+    """What a queue's declaration asks for; the order is that of the parameters of ``declare_queue()`` after the name.
+
+    Attributes:
+        arguments: All of them, a JSON object with its keys in order; the others are read out of it.
+        is_transient: Its messages are no jobs.
+        owner: For an exclusive queue, the process that owns it.
+        dead_letter_exchange: ``""`` is the default exchange, ``None`` none at all.
+    """
+
+    arguments: str | None = None
+    is_transient: bool = False
+    owner: str | None = None
+    auto_delete: bool = False
+    expires_seconds: float | None = None
+    ttl_seconds: float | None = None
+    max_length: int | None = None
+    max_priority: int | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+
+
+#: Of a job queue without any arguments.
+PLAIN_QUEUE = QueueTraits()
 
 
 class Routing:
@@ -66,30 +93,9 @@ class Routing:
         )
         return sql, (queue, besides)
 
-    def declare_queue(
-        self,
-        queue: str,
-        arguments: str | None = None,
-        *,
-        is_transient: bool = False,
-        owner: str | None = None,
-        auto_delete: bool = False,
-        expires_seconds: float | None = None,
-        ttl_seconds: float | None = None,
-        max_length: int | None = None,
-    ) -> Call:
+    def declare_queue(self, queue: str, traits: QueueTraits = PLAIN_QUEUE) -> Call:
         """Row: the kind of the queue that is there now."""
-        return self._call(
-            "declare_queue",
-            queue,
-            arguments,
-            is_transient,
-            owner,
-            auto_delete,
-            expires_seconds,
-            ttl_seconds,
-            max_length,
-        )
+        return self._call("declare_queue", queue, *traits)
 
     def purge_batch(self, queue: str, limit: int, where: Sequence[Any]) -> Call:
         """Row: how many messages were taken out, and ``where`` of the next call. Its first item is ``None`` at the end.
@@ -125,12 +131,12 @@ class Routing:
     def bind_queue(
         self, exchange: str, queue: str, routing_key: str, pattern: str | None = None, arguments: str | None = None
     ) -> Call:
-        """Row: whether the binding is new."""
+        """Row: ``bound``, ``no exchange`` or ``no queue``."""
         return self._call("bind_queue", exchange, queue, routing_key, pattern, arguments)
 
-    def unbind_queue(self, exchange: str, queue: str, routing_key: str) -> Call:
+    def unbind_queue(self, exchange: str, queue: str, routing_key: str, arguments: str | None = None) -> Call:
         """Row: whether there was such a binding."""
-        return self._call("unbind_queue", exchange, queue, routing_key)
+        return self._call("unbind_queue", exchange, queue, routing_key, arguments)
 
     def exchange_bindings(self, exchange: str) -> Call:
         """Rows: one, if anything is bound to the exchange."""
@@ -155,22 +161,24 @@ class Routing:
 
     def fetch_mail(self, queues: Sequence[str], want: int) -> Call:
         """Read up to ``want`` transient messages. Rows: :class:`Mail`, in order."""
-        return f"select * from {self.prefix}fetch_mail(%s::text[], %s) order by message_id", (list(queues), want)
+        sql = f"select * from {self.prefix}fetch_mail(%s::text[], %s) order by priority desc, message_id"
+        return sql, (list(queues), want)
 
-    def post_again(self, mail: Mail) -> Call:
-        """Put back a transient message that was read and not used; it goes to the end of its queue."""
+    def get_mail(self, queue: str) -> Call:
+        """Read one transient message, which counts as use of the queue. Rows: :class:`Mail`, or none."""
+        return f"select * from {self.prefix}get_mail(%s)", (queue,)
+
+    def return_mail(self, mail: Mail, *, is_redelivered: bool) -> Call:
+        """Put a transient message that was read back to its place; ``is_redelivered``: a consumer had it."""
+        row = mail._replace(redelivered=is_redelivered or mail.redelivered, body=bytes(mail.body))
+        return self._call("return_mail", *row)
+
+    def refuse_mail(self, mail: Mail) -> Call:
+        """Send a transient message that was rejected on to its queue's dead letter exchange, if that names one."""
+        message = mail[Mail._fields.index("exchange") : -1]
+        unknown = (None, None, None)  # detail, task id and name
         return self._call(
-            "post",
-            mail.queue,
-            mail.priority,
-            None,
-            mail.exchange,
-            mail.routing_key,
-            mail.content_type,
-            mail.content_encoding,
-            mail.headers,
-            mail.properties,
-            bytes(mail.body),
+            "dead_letter", mail.queue, "rejected", *unknown, mail.priority, None, 5, *message, bytes(mail.body)
         )
 
     def attend(
@@ -188,6 +196,14 @@ class Routing:
     def depart(self, worker: str, tags: Sequence[str] | None) -> Call:
         """Say that consumers are gone; ``None``: all of the process, with its exclusive queues."""
         return f"select {self.prefix}depart(%s, %s::text[])", (worker, None if tags is None else list(tags))
+
+    def drop_exclusive(self, worker: str, queues: Sequence[str]) -> Call:
+        """Remove exclusive queues of a connection that ends, unless somebody else has taken them over."""
+        sql = (
+            f"select {self.prefix}delete_queue(q.name, true) from {self.prefix}transient_queues q "
+            "where q.owner = %s and q.name = any (%s::text[])"
+        )
+        return sql, (worker, list(queues))
 
     def sweep_transient(self) -> Call:
         """Remove what dead processes left behind. Row: how many transient queues went away."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from kombu.simple import SimpleBase
 
 from pgbroker.queue.ledger import Ledger, Tag
 from pgbroker.queue.routing import Mail
@@ -15,6 +17,11 @@ from pgbroker.transport.pace import Pace
 
 #: The ledger's name for the consumer of jobs that came when theirs had gone.
 NOBODY = ""
+
+#: Messages read from mailboxes in one go.
+MAIL_BATCH = 100
+
+Row = TypeVar("Row", Claimed, Mail)
 
 
 @dataclasses.dataclass(slots=True)
@@ -114,6 +121,11 @@ class Consumers:
 
     # -- what they get ------------------------------------------------------------------------------
 
+    def mail_room(self) -> int:
+        """How many transient messages may be fetched now: as many as their consumers have room for."""
+        rooms = [MAIL_BATCH if s.no_ack else s.channel.window.room for s in self._by_tag.values() if s.is_transient]
+        return min(MAIL_BATCH, max(rooms, default=0)) - len(self._mail)
+
     def take_claimed(self, rows: list[tuple[Any, ...]], channel: Any) -> None:
         """Put jobs that were claimed for a channel into the inbox; what nobody consumes any more is given back."""
         by_queue = {s.queue: s for s in self._by_tag.values() if not s.is_transient and s.channel is channel}
@@ -146,27 +158,37 @@ class Consumers:
             Whether there was anything.
         """
         count = 0
-        while self._mail and (limit is None or count < limit):
-            subscription, mail = self._mail.popleft()
-            count += self._call(subscription, Tag(0, mail.message_id), mail)
-        while (limit is None or count < limit) and (entry := self._next_job()) is not None:
-            subscription, job = entry
-            tag = Tag(job.job_id, job.claim)
-            if self.ledger.hand_over(tag):
-                self._pace.handed_out()
-                if not subscription.no_ack:
-                    subscription.channel.window.add(tag)
-                count += self._call(subscription, tag, job)
+        while (limit is None or count < limit) and (letter := _take_first(self._mail)) is not None:
+            subscription, mail = letter
+            tag = Tag(0, mail.message_id)
+            if not subscription.no_ack:
+                subscription.channel.window.add(tag, mail)
+            count += self._call(subscription, tag, mail)
+        while (limit is None or count < limit) and (entry := _take_first(self._jobs)) is not None:
+            count += self._hand_over(*entry)
         return count > 0
 
-    def _next_job(self) -> tuple[Subscription, Claimed] | None:
-        """Take the first job whose consumer has room; one channel's full window does not hold up another."""
-        for at, (subscription, _) in enumerate(self._jobs):
-            if subscription.no_ack or subscription.channel.window.room:
-                entry = self._jobs[at]
-                del self._jobs[at]
-                return entry
-        return None
+    def hand_out_to(self, subscription: Subscription) -> None:
+        """Call one consumer with the jobs that were fetched for it, before it is removed.
+
+        One that cannot give back what comes too late for it (it does not acknowledge) or does not look at it (a closed
+        ``SimpleQueue``) is spared.
+        """
+        owner = getattr(subscription.callback, "__self__", None)
+        readers = [getattr(callback, "__self__", None) for callback in getattr(owner, "callbacks", None) or ()]
+        if subscription.no_ack or any(isinstance(reader, SimpleBase) for reader in readers):
+            return
+        while (entry := _take_first(self._jobs, subscription)) is not None:
+            self._hand_over(*entry)
+
+    def _hand_over(self, subscription: Subscription, job: Claimed) -> int:
+        tag = Tag(job.job_id, job.claim)
+        if not self.ledger.hand_over(tag):
+            return 0
+        self._pace.handed_out()
+        if not subscription.no_ack:
+            subscription.channel.window.add(tag)
+        return self._call(subscription, tag, job)
 
     def _call(self, subscription: Subscription, tag: Tag, row: Claimed | Mail) -> int:
         """Hand one message over. Returns 1, or 0 if somebody wrote the row by hand and it cannot be read."""
@@ -185,3 +207,15 @@ class Consumers:
             judge.meet(message)
         subscription.callback(message)
         return 1
+
+
+def _take_first(
+    inbox: collections.deque[tuple[Subscription, Row]], wanted: Subscription | None = None
+) -> tuple[Subscription, Row] | None:
+    """Take the first message whose consumer has room; one channel's full window does not hold up another."""
+    for at, (subscription, _) in enumerate(inbox):
+        if wanted in (None, subscription) and (subscription.no_ack or subscription.channel.window.room):
+            entry = inbox[at]
+            del inbox[at]
+            return entry
+    return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport import base
 from kombu.transport.base import to_rabbitmq_queue_arguments  # type: ignore[attr-defined]
+from kombu.utils.json import loads
 
 from pgbroker import errors
 from pgbroker.queue.purging import purge_queue
@@ -48,17 +49,44 @@ class DeclaringChannel(base.StdChannel):
         arguments: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Make an exchange unless it is there; ``passive``: only check that it is."""
+        """Make an exchange unless it is there; ``passive``: only check that it is.
+
+        Raises:
+            ExchangeNotFound: Passive, and there is no such exchange.
+            PreconditionFailed: There is one of another type.
+            ValueError: There is no such type.
+        """
+        routing = self.process.routing
         name = topology.checked_name(exchange, "exchange")
         if passive:
-            if not self._query(self.process.routing.exchange_type(name)):
-                raise errors.QueueNotFound(name)
+            if not self._query(routing.exchange_type(name)):
+                raise errors.ExchangeNotFound(name)
             return
-        self._query(self.process.routing.declare_exchange(name, type, durable=durable, auto_delete=auto_delete))
+        if type not in topology.EXCHANGE_TYPES:
+            known = ", ".join(sorted(topology.EXCHANGE_TYPES))
+            raise ValueError(f"exchange {name!r}: there is no type {type!r}, only {known}")
+        call = routing.declare_exchange(
+            name, type, durable=durable, auto_delete=auto_delete, arguments=topology.canonical(arguments)
+        )
+        if (found := self._value(call)) != type:
+            raise errors.PreconditionFailed(name, f"it is a {found} exchange, not a {type} one; delete it first")
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False, **_: Any) -> None:
-        """Remove an exchange with its bindings."""
-        self._query(self.process.routing.delete_exchange(exchange, if_unused=if_unused))
+        """Remove an exchange with its bindings.
+
+        Raises:
+            PreconditionFailed: ``if_unused``, and something is bound to it.
+        """
+        routing = self.process.routing
+        is_gone = self._value(routing.delete_exchange(exchange, if_unused=if_unused))
+        if if_unused and not is_gone and self._query(routing.exchange_bindings(exchange)):
+            raise errors.PreconditionFailed(exchange, "queues are bound to it, so it was not deleted (if_unused)")
+
+    def exchange_bind(self, destination: str, source: str = "", routing_key: str = "", **_: Any) -> None:
+        """Not possible: exchanges lead to queues only."""
+        raise NotImplementedError("pgbroker has no bindings between exchanges; bind queues to them")
+
+    exchange_unbind = exchange_bind
 
     def queue_declare(
         self,
@@ -75,6 +103,8 @@ class DeclaringChannel(base.StdChannel):
 
         Raises:
             QueueNotFound: Passive, and there is no such queue.
+            PreconditionFailed: It shall hold jobs, and there is a transient one of this name.
+            ValueError: An argument's value has no meaning.
         """
         process = self.process
         name = topology.checked_name(queue or f"pgbroker.gen-{uuid.uuid4().hex}", "queue")
@@ -83,25 +113,20 @@ class DeclaringChannel(base.StdChannel):
             if kind is None:
                 raise errors.QueueNotFound(name)
             return self._count(name, kind, None)
-        traits = topology.traits_of(name, arguments, exclusive=exclusive, auto_delete=auto_delete)
         owner = process.ledger.worker if exclusive else None
-        kind = self._value(
-            process.routing.declare_queue(
-                name,
-                traits.arguments,
-                is_transient=traits.is_transient,
-                owner=owner,
-                auto_delete=auto_delete,
-                expires_seconds=traits.expires_seconds,
-                ttl_seconds=traits.ttl_seconds,
-                max_length=traits.max_length,
+        traits = topology.traits_of(name, arguments, owner=owner, auto_delete=auto_delete)
+        kind = self._value(process.routing.declare_queue(name, traits))
+        if kind == "transient" and not traits.is_transient:
+            raise errors.PreconditionFailed(
+                name, "it is transient (exclusive, auto-delete or x-expires) and holds no jobs; delete it first"
             )
-        )
         if kind == "job":
             self._job_queues.add(name)
             return DeclareOk(name, 0, 0) if nowait else self._count(name, kind, CHEAP_COUNT_CAP, process.ledger.worker)
         if exclusive:
             process.keeper.kept_queues.add(name)
+            if self.connection is not None:
+                self.connection.exclusive_queues.add(name)
         # kombu warns of a second node of this name where somebody else consumes; what a lost connection of ours
         # left on the books is no such thing
         return self._count(name, kind, None, process.ledger.worker)
@@ -120,17 +145,31 @@ class DeclaringChannel(base.StdChannel):
         arguments: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Let an exchange lead to a queue. Every queue is bound to the default exchange by its name anyway."""
+        """Let an exchange lead to a queue. Every queue is bound to the default exchange by its name anyway.
+
+        Raises:
+            ExchangeNotFound: There is no such exchange.
+            QueueNotFound: There is no such queue.
+        """
         if not exchange:
             return
         key = topology.checked_name(routing_key or "", "routing key")
-        self._query(self.process.routing.bind_queue(exchange, queue, key, topology.topic_pattern(key)))
+        call = self.process.routing.bind_queue(
+            exchange, queue, key, topology.topic_pattern(key), topology.canonical(arguments)
+        )
+        outcome = self._value(call)
+        if outcome == "no exchange":
+            raise errors.ExchangeNotFound(exchange)
+        if outcome == "no queue":
+            raise errors.QueueNotFound(queue)
 
     def queue_unbind(
         self, queue: str, exchange: str = "", routing_key: str = "", arguments: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Take one binding away."""
-        self._query(self.process.routing.unbind_queue(exchange, queue, routing_key or ""))
+        self._query(
+            self.process.routing.unbind_queue(exchange, queue, routing_key or "", topology.canonical(arguments))
+        )
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
         """Take out what waits, and not what is published meanwhile. Returns how many messages that were."""
@@ -139,19 +178,26 @@ class DeclaringChannel(base.StdChannel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False, **_: Any
     ) -> int:
-        """Remove a queue. Returns how many messages it held."""
+        """Remove a queue. Returns how many messages it held.
+
+        Raises:
+            PreconditionFailed: ``if_unused`` and it has consumers, or ``if_empty`` and messages wait in it.
+        """
         routing, purged = self.process.routing, 0
-        self._job_queues.discard(queue)
-        self.process.keeper.kept_queues.discard(queue)
         is_kept = if_unused and self._value(routing.consumer_count(queue))
         if not if_empty and not is_kept:
             purged = purge_queue(self.process.pool.query, routing, queue)
-        count = self._value(routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty))
-        return purged + max(0, int(count))
+        count = int(self._value(routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)))
+        if count < 0:
+            wanted = [name for name, is_asked in (("if_unused", if_unused), ("if_empty", if_empty)) if is_asked]
+            raise errors.PreconditionFailed(queue, f"it is in use, so it was not deleted ({', '.join(wanted)})")
+        self._job_queues.discard(queue)
+        self.process.keeper.kept_queues.discard(queue)
+        return purged + count
 
     def list_bindings(self) -> list[tuple[str, str, str, dict[str, Any]]]:
         """All bindings: queue, exchange, routing key, arguments."""
-        return [(row[0], row[1], row[2], {}) for row in self._query(self.process.routing.bindings())]
+        return [(*row[:3], loads(row[3])) for row in self._query(self.process.routing.bindings())]
 
     def get_bindings(self) -> list[dict[str, Any]]:
         """All bindings, in the form that ``celery list bindings`` prints."""

@@ -144,6 +144,7 @@ def open_claimed(claimed: Claimed, channel: Any, consumer_tag: str | None) -> De
         "redelivered": claimed.attempts > 1,
         "attempts": claimed.attempts,
         "job_id": claimed.job_id,
+        "delivery_tag": claimed.claim,
         "consumer_tag": consumer_tag,
         "queue": claimed.queue,
         "priority": claimed.priority,
@@ -157,9 +158,11 @@ def open_mail(mail: Mail, channel: Any, consumer_tag: str | None) -> DeliveredMe
     delivery_info = {
         "exchange": mail.exchange or "",
         "routing_key": mail.routing_key if mail.routing_key is not None else mail.queue,
-        "redelivered": False,
+        "redelivered": mail.redelivered,
+        "delivery_tag": mail.message_id,
         "consumer_tag": consumer_tag,
         "queue": mail.queue,
+        "priority": mail.priority,
     }
     return _open(mail, channel, Tag(0, mail.message_id), loads(mail.headers) if mail.headers else {}, delivery_info)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from pgbroker import errors
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.consumers import Subscription
 from pgbroker.transport.process import Process
@@ -16,6 +18,7 @@ class Link:
     Attributes:
         client: The ``kombu.Connection`` that owns this.
         channels: Its open channels.
+        exclusive_queues: Those that were declared on it; they go with it.
     """
 
     def __init__(self, client: Any, process: Process) -> None:
@@ -23,6 +26,7 @@ class Link:
         self.process = process
         self.options = process.options
         self.channels: set[Channel] = set()
+        self.exclusive_queues: set[str] = set()
         self.is_closed = False
         self._pump: Pump | None = None
 
@@ -61,8 +65,28 @@ class Link:
         """Close the channels and the pump. ``is_lost``: without a word to the server."""
         if self.is_closed:
             return
+        if not is_lost:
+            with contextlib.suppress(errors.PgBrokerError):  # then the leases of what is held run out
+                for channel in list(self.channels):
+                    channel.give_back()
         if self._pump is not None:
             self._pump.close(is_lost=is_lost)
         self.is_closed = True
         for channel in list(self.channels):
             channel.close()
+        self._drop_exclusive(is_lost=is_lost)
+
+    def _drop_exclusive(self, *, is_lost: bool) -> None:
+        """Exclusive queues end with their connection; after a loss its successor may have declared them again."""
+        if not self.exclusive_queues:
+            return
+        process, queues = self.process, sorted(self.exclusive_queues)
+        process.keeper.kept_queues -= self.exclusive_queues
+        call = process.routing.drop_exclusive(process.ledger.worker, queues)
+        if is_lost:
+            return
+        if process.is_interrupted():
+            process.ledger.say(call)
+            return
+        with contextlib.suppress(errors.PgBrokerError):  # then they go when nobody says any more that they are in use
+            process.pool.query(*call)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from kombu.utils.json import dumps
+
+from pgbroker.queue.routing import QueueTraits
 
 logger = logging.getLogger(__name__)
 
@@ -22,50 +24,80 @@ KNOWN_QUEUE_ARGUMENTS = frozenset(
     }
 )
 
+EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers"})
+
 #: Longest name in bytes, as AMQP has it.
 MAX_NAME_BYTES = 255
 
 _logged: set[str] = set()
 
 
-class QueueTraits(NamedTuple):
-    """What a queue's declaration asks for. Times are seconds."""
-
-    is_transient: bool
-    arguments: str | None
-    expires_seconds: float | None
-    ttl_seconds: float | None
-    max_length: int | None
-
-
-def traits_of(queue: str, arguments: dict[str, Any] | None, *, exclusive: bool, auto_delete: bool) -> QueueTraits:
+def traits_of(
+    queue: str, arguments: dict[str, Any] | None, *, owner: str | None = None, auto_delete: bool = False
+) -> QueueTraits:
     """Read a queue declaration.
 
     A queue that is exclusive, auto-delete or has ``x-expires`` is transient: its messages are no jobs.
+
+    Args:
+        queue: Its name.
+        arguments: What kombu calls ``queue_arguments``.
+        owner: For an exclusive queue, the process that owns it.
+        auto_delete: It goes with its last consumer.
+
+    Raises:
+        ValueError: An argument that has a meaning here has a value that has none.
     """
     arguments = arguments or {}
-    for name in arguments.keys() - KNOWN_QUEUE_ARGUMENTS - _logged:
-        _logged.add(name)
-        logger.info("queue argument %r (first seen on %r) has no meaning for pgbroker and is ignored", name, queue)
-    expires = _milliseconds(queue, arguments, "x-expires")
-    max_length = arguments.get("x-max-length")
+    expires = _number(queue, arguments, "x-expires", "a number of milliseconds", least=1)
+    ttl = _number(queue, arguments, "x-message-ttl", "a number of milliseconds")
+    is_transient = bool(owner is not None or auto_delete or expires is not None)
+    meaningless = arguments.keys() - KNOWN_QUEUE_ARGUMENTS
+    for name in sorted(meaningless if is_transient else meaningless | (arguments.keys() & {"x-max-length"})):
+        _log_once(name, queue, "for pgbroker" if name in meaningless else "for a queue that holds jobs")
     return QueueTraits(
-        is_transient=bool(exclusive or auto_delete or expires is not None),
-        arguments=dumps(arguments) if arguments else None,
-        expires_seconds=expires,
-        ttl_seconds=_milliseconds(queue, arguments, "x-message-ttl"),
-        max_length=int(max_length) if max_length is not None else None,
+        arguments=canonical(arguments),
+        is_transient=is_transient,
+        owner=owner,
+        auto_delete=auto_delete,
+        expires_seconds=None if expires is None else expires / 1000,
+        ttl_seconds=None if ttl is None else ttl / 1000,
+        max_length=_number(queue, arguments, "x-max-length", "a number of messages"),
+        max_priority=_number(queue, arguments, "x-max-priority", "a number", most=255),
+        dead_letter_exchange=_name(arguments, "x-dead-letter-exchange", "exchange"),
+        dead_letter_key=_name(arguments, "x-dead-letter-routing-key", "routing key"),
     )
 
 
-def _milliseconds(queue: str, arguments: dict[str, Any], name: str) -> float | None:
+def canonical(arguments: dict[str, Any] | None) -> str | None:
+    """Arguments of a queue or binding as the text that is stored and compared; ``None`` for none."""
+    return dumps(arguments, sort_keys=True) if arguments else None
+
+
+def _log_once(argument: str, queue: str, where: str) -> None:
+    if argument not in _logged:
+        _logged.add(argument)
+        logger.info("queue argument %r (first seen on %r) has no meaning %s and is ignored", argument, queue, where)
+
+
+def _number(
+    queue: str, arguments: dict[str, Any], name: str, kind: str, *, least: int = 0, most: int = 2**31 - 1
+) -> int | None:
     value = arguments.get(name)
     if value is None:
         return None
     try:
-        return float(value) / 1000
-    except (TypeError, ValueError):
-        raise ValueError(f"queue {queue!r}: {name} must be a number of milliseconds, not {value!r}") from None
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not least <= number <= most:
+        raise ValueError(f"queue {queue!r}: {name} must be {kind} from {least} to {most}, not {value!r}")
+    return number
+
+
+def _name(arguments: dict[str, Any], name: str, kind: str) -> str | None:
+    value = arguments.get(name)
+    return None if value is None else checked_name(value, kind)
 
 
 def checked_name(name: Any, kind: str) -> str:

@@ -10,7 +10,7 @@ from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
 
 from pgbroker import errors
-from pgbroker.transport import client_url, failover
+from pgbroker.transport import client_url, failover, topology
 from pgbroker.transport.channel import Channel
 from pgbroker.transport.link import Link
 from pgbroker.transport.process import process_for
@@ -42,12 +42,20 @@ class Transport(base.Transport):
 
     connection_errors = (ConnectionError, errors.DatabaseUnreachable, ConnectionResetError, BrokenPipeError)
     recoverable_connection_errors = connection_errors
-    channel_errors = (ChannelError, errors.DatabaseError, errors.QueueNotFound, errors.ResourceLocked)
+    channel_errors = (
+        ChannelError,
+        errors.DatabaseError,
+        errors.QueueNotFound,
+        errors.ExchangeNotFound,
+        errors.PreconditionFailed,
+        errors.ResourceLocked,
+    )
     recoverable_channel_errors: tuple[type[BaseException], ...] = ()
 
     implements = base.Transport.implements.extend(
         asynchronous=True,
-        exchange_type=frozenset(["direct", "topic", "fanout"]),
+        batch_publish=True,
+        exchange_type=topology.EXCHANGE_TYPES,
         heartbeats=False,
     )
 

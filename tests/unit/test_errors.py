@@ -18,9 +18,11 @@ from pgbroker.errors import (
     DedupeNotSupported,
     DuplicateJob,
     EmbeddedUnavailable,
+    ExchangeNotFound,
     OptionError,
     PermissionDenied,
     PgBrokerError,
+    PreconditionFailed,
     QueueNotFound,
     ResourceLocked,
     SchemaError,
@@ -49,6 +51,8 @@ EXAMPLES: list[PgBrokerError] = [
     DedupeNotSupported("not on a chord"),
     Unroutable("events", "a.b"),
     QueueNotFound("celery"),
+    ExchangeNotFound("events"),
+    PreconditionFailed("celery", "it is in use"),
     ResourceLocked("reply.celery"),
 ]
 

@@ -40,7 +40,8 @@ def test_purges_and_deletes(channel: Any, name: str) -> None:
     assert channel.queue_purge(name) == 3
     assert channel.queue_purge(name) == 0
     producer.publish(1, routing_key=name)
-    assert channel.queue_delete(name, if_empty=True) == 0
+    with pytest.raises(errors.PreconditionFailed, match="if_empty"):
+        channel.queue_delete(name, if_empty=True)
     assert channel.queue_declare(name, passive=True).message_count == 1
     assert channel.queue_delete(name) == 1
     with pytest.raises(errors.QueueNotFound):
@@ -51,7 +52,8 @@ def test_a_queue_that_others_consume_is_not_deleted_if_unused(connect: Connect, 
     consuming, deleting = connect(), connect(application_name="another")
     with Consumer(consuming, [Queue(name)], accept=["json"]):
         assert deleting.channel().queue_declare(name, passive=True).consumer_count == 1
-        deleting.channel().queue_delete(name, if_unused=True)
+        with pytest.raises(deleting.channel_errors, match="if_unused"):
+            deleting.channel().queue_delete(name, if_unused=True)
         assert deleting.channel().queue_declare(name, passive=True)
     assert deleting.channel().queue_declare(name, passive=True).consumer_count == 0
     deleting.channel().queue_delete(name, if_unused=True)

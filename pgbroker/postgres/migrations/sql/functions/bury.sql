@@ -1,11 +1,14 @@
 -- Move jobs that one holder has claimed to the dead letters, with the reason.
 --   p_ids, p_claims, p_errors  parallel arrays; a claim that was lost matches nothing
 -- Returns: the ids that were buried.
+-- A copy goes to the exchange that the queue's x-dead-letter-exchange names, if it names one; the dead letter stays here.
 -- Locks: the named rows, by key. DELETE + INSERT, see the table. Everything needed to run a job again is kept.
 create or replace function pgbroker.bury(p_ids bigint[], p_claims bigint[], p_errors text[]) returns setof bigint
 language plpgsql rows 16 set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_job pgbroker.jobs_dead;
 begin
-    return query
+    for v_job in
         with gone as (
             delete from pgbroker.jobs_live j where j.job_id = any (p_ids) and j.claim = any (p_claims) returning j.*
         ), noted as (
@@ -20,6 +23,13 @@ begin
             g.dedupe_key, coalesce(p_errors[array_position(p_claims, g.claim)], 'no reason given'),
             g.exchange, g.routing_key, g.content_type, g.content_encoding, g.headers, g.properties, g.body
         from gone g
-        returning job_id;
+        returning jobs_dead.*
+    loop
+        perform pgbroker.dead_letter(
+            v_job.queue, 'rejected', v_job.last_error, v_job.task_id, v_job.task_name, v_job.priority, null,
+            v_job.max_attempts, v_job.exchange, v_job.routing_key, v_job.content_type, v_job.content_encoding, v_job.headers,
+            v_job.properties, v_job.body);
+        return next v_job.job_id;
+    end loop;
 end
 $$;

@@ -7,13 +7,18 @@ language plpgsql as $$
 declare
     v_type text;
 begin
-    select type into v_type from pgbroker.exchanges where name = p_exchange;
-    if found then
-        return v_type;
-    end if;
-    perform set_config('synchronous_commit', 'off', true);
-    insert into pgbroker.exchanges (name, type, durable, auto_delete, arguments)
-    values (p_exchange, p_type, p_durable, p_auto_delete, p_arguments) on conflict do nothing;
-    return p_type;
+    -- a loop, because somebody else may delete it between the insert that met it and the look-up
+    loop
+        select type into v_type from pgbroker.exchanges where name = p_exchange;
+        if found then
+            return v_type;
+        end if;
+        perform set_config('synchronous_commit', 'off', true);
+        insert into pgbroker.exchanges (name, type, durable, auto_delete, arguments)
+        values (p_exchange, p_type, p_durable, p_auto_delete, p_arguments) on conflict do nothing;
+        if found then
+            return p_type;
+        end if;
+    end loop;
 end
 $$;

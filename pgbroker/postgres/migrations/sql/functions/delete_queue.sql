@@ -15,7 +15,7 @@ begin
         return -1;
     end if;
     v_count := pgbroker.purge_queue(p_queue);
-    delete from pgbroker.bindings where queue = p_queue;
+    perform pgbroker.drop_bindings(p_queue);
     delete from pgbroker.transient_queues where name = p_queue;
     delete from pgbroker.queues where name = p_queue;
     return v_count;

@@ -13,7 +13,7 @@ language plpgsql rows 1 as $$
 declare
     v_commit text := current_setting('synchronous_commit');
 begin
-    for queue_name, queue_kind in select r.queue_name, r.kind from pgbroker.route(p_exchange, p_routing_key) r loop
+    for queue_name, queue_kind in select r.queue_name, r.kind from pgbroker.route(p_exchange, p_routing_key, p_headers) r loop
         job_id := null;
         duplicate_of := null;
         duplicate_task_id := null;

@@ -4,8 +4,9 @@
 --   p_seconds  how long the registration holds; a worker that is still idle then registers again
 -- Returns: due_seconds, the time until the next job of these queues becomes due, if that is within p_seconds, else null;
 --   is_ready and has_mail, whether there is a ready job or a transient message now.
--- Jobs that have expired are ended on the way, a batch of them: whoever has nothing to do is there to do it, and
--- due_seconds (never less than a second for this) leads back to the next one.
+-- Jobs that have expired are ended on the way, a batch of them, and so are transient messages that go on to a dead letter
+-- exchange: whoever has nothing to do is there to do it, and due_seconds (never less than a second for this) leads back to
+-- the next one.
 -- What another session commits between this look and this commit woke nobody: look again a moment later (the second
 -- call meets a registration that is already visible, so nothing can slip through any more).
 -- Index: jobs_live_ready, one probe for each queue and lane.
@@ -53,7 +54,12 @@ begin
     if v_due is not null then
         v_next := least(v_next, greatest(v_due, v_now + interval '1 second'));
     end if;
+    if exists (select from pgbroker.transient_queues q where q.dead_letter_exchange is not null) then
+        v_due := pgbroker.expire_mail();
+        v_next := least(v_next, case when v_due <= v_until then greatest(v_due, v_now + interval '1 second') end);
+    end if;
     due_seconds := extract(epoch from v_next - v_now);
-    has_mail := exists (select from pgbroker.mailbox m where m.queue = any (p_queues));
+    has_mail := exists (
+        select from pgbroker.mailbox m where m.queue = any (p_queues) and (m.expires_at is null or m.expires_at > v_now));
 end
 $$;

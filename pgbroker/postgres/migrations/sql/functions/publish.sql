@@ -7,6 +7,8 @@
 --                   and no parameter of the caller's transaction is changed
 --   p_wait_ms       longest wait for somebody else's open transaction that holds the same dedupe key; null: as the
 --                   session has it. Not used when joined
+-- The queue's x-message-ttl lets the job expire, counted from when it becomes due, and its x-max-priority lowers what is
+-- above it.
 -- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job. A task that was revoked
 -- before gets an id too, but no job of it begins: it is CANCELLED at once (see claim() for one that runs and is retried).
 -- Locks: the new row; an insert whose key is being inserted by an open transaction waits for its end.
@@ -27,7 +29,12 @@ declare
     v_run_after timestamptz := coalesce(p_run_after, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
     v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
     v_holder pgbroker.jobs_live;
+    v_queue_ttl real;
+    v_max_priority smallint;
 begin
+    select q.ttl_seconds, q.max_priority into v_queue_ttl, v_max_priority from pgbroker.queues q where q.name = p_queue;
+    p_priority := least(p_priority, v_max_priority);
+    v_expires_at := least(v_expires_at, v_run_after + make_interval(secs => v_queue_ttl));
     if exists (select from pgbroker.revoked r where r.task_id = p_task_id and r.until > v_now)
         or exists (select from pgbroker.revoked_stamps) and pgbroker.bears_revoked_stamp(p_headers, p_properties)
     then

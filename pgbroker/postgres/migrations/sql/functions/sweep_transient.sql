@@ -15,9 +15,10 @@ begin
     delete from pgbroker.sleepers where until < v_now;
     delete from pgbroker.waiters where until < v_now;
     select count(pgbroker.delete_queue(q.name)) into v_count from pgbroker.transient_queues q where q.lives_until < v_now;
+    perform pgbroker.expire_mail(1000);
     delete from pgbroker.mailbox m where m.expires_at < v_now
         or not exists (select from pgbroker.transient_queues q where q.name = m.queue);
-    delete from pgbroker.bindings b where pgbroker.queue_kind(b.queue) is null;
+    perform pgbroker.drop_bindings(b.queue) from pgbroker.bindings b where pgbroker.queue_kind(b.queue) is null;
     return v_count;
 end
 $$;

@@ -178,10 +178,15 @@ create index outcome_outbox_task on pgbroker.outcome_outbox (task_id);
 
 -- exchanges, queues and bindings
 create table pgbroker.queues (
-    name        text primary key,
-    arguments   text,
-    paused_at   timestamptz,
-    declared_at timestamptz not null default clock_timestamp()
+    name                 text primary key,
+    arguments            text,
+    paused_at            timestamptz,
+    declared_at          timestamptz not null default clock_timestamp(),
+    -- read out of the arguments: x-message-ttl, x-max-priority, x-dead-letter-exchange ('': the default exchange)
+    ttl_seconds          real,
+    max_priority         smallint,
+    dead_letter_exchange text,
+    dead_letter_key      text
 );
 create table pgbroker.exchanges (
     name        text primary key,
@@ -191,35 +196,47 @@ create table pgbroker.exchanges (
     arguments   text,
     constraint exchanges_type check (type in ('direct', 'topic', 'fanout', 'headers'))
 );
+-- AMQP has them in every broker, and kombu declares no exchange whose name begins so
+insert into pgbroker.exchanges (name, type)
+values ('amq.direct', 'direct'), ('amq.topic', 'topic'), ('amq.fanout', 'fanout'), ('amq.headers', 'headers'),
+    ('amq.match', 'headers');
 create table pgbroker.bindings (
     exchange    text not null,
     queue       text not null,
     routing_key text not null default '',
     -- for a topic exchange: the routing key as an anchored regular expression
     pattern     text,
-    arguments   text,
-    primary key (exchange, routing_key, queue)
+    -- a JSON object with its keys in order; for a headers exchange: what is compared
+    arguments   text not null default '{}',
+    primary key (exchange, routing_key, queue, arguments)
 );
 create index bindings_queue on pgbroker.bindings (queue);
 
 -- Queues whose messages are not jobs (exclusive, auto-delete, x-expires), and their messages. UNLOGGED: no WAL, gone
 -- after a server crash, like the connections of everybody who used them.
 create unlogged table pgbroker.transient_queues (
-    name            text primary key,
-    arguments       text,
-    owner           text,
-    auto_delete     boolean not null default false,
-    expires_seconds real,
-    ttl_seconds     real,
-    max_length      integer,
-    consumers       integer not null default 0,
-    lives_until     timestamptz
+    name                 text primary key,
+    arguments            text,
+    owner                text,
+    auto_delete          boolean not null default false,
+    expires_seconds      real,
+    ttl_seconds          real,
+    max_length           integer,
+    max_priority         smallint,
+    dead_letter_exchange text,
+    dead_letter_key      text,
+    consumers            integer not null default 0,
+    lives_until          timestamptz
 );
+-- usually empty: tells at once that no message of theirs has to be sent on when it expires
+create index transient_queues_dead_letter on pgbroker.transient_queues (name) where dead_letter_exchange is not null;
 create unlogged table pgbroker.mailbox (
     message_id       bigint generated always as identity primary key,
     queue            text not null,
     priority         smallint not null default 0,
     expires_at       timestamptz,
+    -- a consumer had it and put it back
+    redelivered      boolean not null default false,
     exchange         text,
     routing_key      text,
     content_type     text,
