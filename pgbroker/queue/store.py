@@ -192,6 +192,10 @@ class Store:
         """Give back what has not started: old place, attempt returned. Row: how many."""
         return f"select {self.prefix}release(%s::bigint[], %s::bigint[])", (list(ids), list(claims))
 
+    def release_lost(self, worker: str, known_claims: Sequence[int]) -> Call:
+        """Give back what this process holds without knowing it. Row: how many."""
+        return f"select {self.prefix}release_lost(%s, %s::bigint[])", (worker, list(known_claims))
+
     def put_back(
         self, job_id: int, claim: int, *, delay_seconds: float = 0, reason: str | None, max_requeues: int | None = None
     ) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -97,10 +98,6 @@ class Channel(PublishingChannel):
         if self.process.ledger.is_stopping():
             self.process.ledger.retire({consumer_tag})
             self.process.keeper.nudge()
-        if link is not None and not link.is_driven and not self.reports_start and not self.window.prefetch_count:
-            # with AMQP and no limit all of it is on its way already, and comes in before the confirmation does
-            for subscription in mine:
-                link.pump.consumers.hand_out_to(subscription)
         self._depart(mine)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> DeliveredMessage | None:
@@ -109,17 +106,27 @@ class Channel(PublishingChannel):
         if kind is None:
             raise errors.QueueNotFound(queue)
         if kind == "transient":
-            return self._get_mail(queue, no_ack)
+            rows = self._query(self.process.routing.fetch_mail([queue], 1))
+            return open_mail(Mail(*rows[0]), self, None) if rows else None
         ledger = self.process.ledger
         low_first = self.options.priority_order == "low_first"
         call = self.process.store.exchange(
             Report(), ledger.worker, [queue], 1, self.options.lease_seconds, reports_start=False, low_first=low_first
         )
-        rows = self._query(call)
-        if not rows:
-            return None
-        message = open_claimed(Claimed(*rows[0]), self, None)
-        ledger.deliver(message.delivery_tag, "")
+        claiming = self.process.claiming
+        while not claiming.begin():
+            time.sleep(0.01)  # another connection looks for claims whose answers were lost
+        try:
+            rows = self._query(call)
+            if not rows:
+                claiming.end()
+                return None
+            message = open_claimed(Claimed(*rows[0]), self, None)
+            ledger.deliver(message.delivery_tag, "")
+        except BaseException:
+            claiming.end(is_lost=True)
+            raise
+        claiming.end()
         ledger.hand_over(message.delivery_tag)
         self.process.keeper.start()
         if no_ack:
@@ -128,34 +135,17 @@ class Channel(PublishingChannel):
             self.window.add(message.delivery_tag)
         return message
 
-    def _get_mail(self, queue: str, no_ack: bool) -> DeliveredMessage | None:
-        rows = self._query(self.process.routing.get_mail(queue))
-        if not rows:
-            return None
-        mail = Mail(*rows[0])
-        if not no_ack:
-            self.window.add(Tag(0, mail.message_id), mail)
-        return open_mail(mail, self, None)
-
-    def basic_ack(self, delivery_tag: Tag | int, multiple: bool = False) -> None:
+    def basic_ack(self, delivery_tag: Tag, multiple: bool = False) -> None:
         """The message is dealt with."""
-        ledger = self.process.ledger
         for tag in self._tags(delivery_tag, multiple):
-            if self.window.discard(tag) is None:
-                ledger.ack(tag)
-            else:
-                ledger.signal()  # nothing to say, but there is room for another
+            self.window.discard(tag)
+            self.process.ledger.ack(tag)
         self._flush_unless_driven()
 
-    def basic_reject(self, delivery_tag: Tag | int, requeue: bool = False) -> None:
+    def basic_reject(self, delivery_tag: Tag, requeue: bool = False) -> None:
         """Refuse a message: it runs again (``requeue``) or becomes a dead letter."""
-        delivery_tag = self.window.find(delivery_tag)
-        mail = self.window.discard(delivery_tag)
-        if mail is not None:
-            routing = self.process.routing
-            call = routing.return_mail(mail, is_redelivered=True) if requeue else routing.refuse_mail(mail)
-            self.process.ledger.say(call)
-        elif requeue:
+        self.window.discard(delivery_tag)
+        if requeue:
             self.process.ledger.put_back(
                 delivery_tag, reason="rejected with requeue", max_requeues=self.options.max_requeues
             )
@@ -163,20 +153,15 @@ class Channel(PublishingChannel):
             self.process.ledger.bury(delivery_tag, "rejected by its consumer")
         self._flush_unless_driven()
 
-    def basic_nack(self, delivery_tag: Tag | int, multiple: bool = False, requeue: bool = True) -> None:
+    def basic_nack(self, delivery_tag: Tag, multiple: bool = False, requeue: bool = True) -> None:
         """Refuse one message or all so far, as AMQP's ``basic.nack``."""
         for tag in self._tags(delivery_tag, multiple):
             self.basic_reject(tag, requeue=requeue)
 
     def basic_recover(self, requeue: bool = False) -> None:
-        """Put everything that was delivered on this channel and not acknowledged back to its old place."""
+        """Put back everything that was delivered on this channel and not acknowledged."""
         for tag in self.window.unacked():
-            mail = self.window.discard(tag)
-            if mail is not None:
-                self.process.ledger.say(self.process.routing.return_mail(mail, is_redelivered=True))
-            else:
-                self.process.ledger.stop(tag)
-        self._flush_unless_driven()
+            self.basic_reject(tag, requeue=True)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set the prefetch window of this channel; 0 is no limit."""
@@ -185,12 +170,8 @@ class Channel(PublishingChannel):
     def flow(self, active: bool = True) -> None:
         """Nothing: a consumer that wants no messages sets its prefetch window."""
 
-    def _tags(self, delivery_tag: Tag | int, multiple: bool) -> list[Tag]:
-        last = self.window.find(delivery_tag)
-        if not multiple:
-            return [last]
-        unacked = self.window.unacked()
-        return unacked[: unacked.index(last) + 1] if last in unacked else []
+    def _tags(self, delivery_tag: Tag, multiple: bool) -> list[Tag]:
+        return [tag for tag in self.window.unacked() if tag <= delivery_tag] if multiple else [delivery_tag]
 
     def _flush_unless_driven(self) -> None:
         """Without an event loop nobody else would send the ack before the next drain."""
@@ -216,13 +197,10 @@ class Channel(PublishingChannel):
             self.connection = None
             return
         self._depart([s for s in link.subscriptions() if s.channel is self])
-        self.give_back()
-        self.connection = None
-
-    def give_back(self) -> None:
-        """AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later."""
-        if not self.reports_start and len(self.window):
+        if not self.reports_start:
+            # AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later
             self.basic_recover()
+        self.connection = None
 
     def _depart(self, subscriptions: list[Subscription]) -> None:
         link = self.connection

@@ -34,7 +34,8 @@ class Link:
     def pump(self) -> Pump:
         """The consuming side, made when it is first needed."""
         if self._pump is None:
-            self._pump = Pump(self.options, self.process.ledger, self.process.keeper, self.process.unbound_exchanges)
+            process = self.process
+            self._pump = Pump(self.options, process.keeper, process.claiming, process.unbound_exchanges)
         return self._pump
 
     def subscriptions(self) -> list[Subscription]:

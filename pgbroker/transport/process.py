@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.pool import SessionPool, pool_for
+from pgbroker.queue.claiming import Claiming
 from pgbroker.queue.leases import LeaseKeeper
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import routing_for
@@ -43,6 +44,7 @@ class Process:
         self.routing = routing_for(options.schema)
         self.ledger = Ledger(self.store)
         self.unbound_exchanges = UnboundExchanges()
+        self.claiming = Claiming(self.ledger)
         self.keeper = LeaseKeeper(options, self.ledger)
         #: Whether this is a Celery worker: its hooks say when a task begins and how it ends.
         self.reports_start = False

@@ -18,8 +18,8 @@ from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres import migrate
 from pgbroker.postgres.connection import STATEMENT_DEADLINE_SECONDS, Session
+from pgbroker.queue.claiming import Claiming
 from pgbroker.queue.leases import LeaseKeeper
-from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.store import Call, Report
 from pgbroker.transport.consumers import Consumers, Subscription
 from pgbroker.transport.seat import Seat
@@ -29,6 +29,9 @@ from pgbroker.transport.watch import Watch
 
 #: While busy, settles wait for each other at most so long; when nothing is held they go at once.
 SETTLE_SECONDS = 0.01
+
+#: Messages read from mailboxes in one go.
+MAIL_BATCH = 100
 
 #: Without NOTIFY, the longest pause between two looks.
 POLLING_SECONDS = 1.0
@@ -45,13 +48,14 @@ class Pump:
 
     Args:
         options: The broker.
-        ledger: What the process holds.
-        keeper: The process's lease thread.
+        keeper: The process's lease thread, with what the process holds.
+        claiming: Its claims that are on their way.
         unbound: What the process knows of exchanges without bindings; this pump listens for new ones.
     """
 
-    def __init__(self, options: Options, ledger: Ledger, keeper: LeaseKeeper, unbound: UnboundExchanges) -> None:
-        self.options, self.ledger, self.keeper = options, ledger, keeper
+    def __init__(self, options: Options, keeper: LeaseKeeper, claiming: Claiming, unbound: UnboundExchanges) -> None:
+        self.options, self.keeper, self.claiming = options, keeper, claiming
+        self.ledger = ledger = keeper.ledger
         self.store, self.routing = keeper.store, keeper.routing
         self.session = Session(options, "consume")
         listen_options = options.listen_options()
@@ -87,7 +91,7 @@ class Pump:
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop feeding a consumer. What was fetched for it and not handed out goes back to its queue."""
         for mail in self.consumers.remove(subscription.tag):
-            self.ledger.say(self.routing.return_mail(mail, is_redelivered=False))
+            self.ledger.say(self.routing.post_again(mail))
 
     def connect(self) -> None:
         """Open the session unless it is open, and listen again after a reconnect."""
@@ -225,10 +229,13 @@ class Pump:
         call = self.ledger.take_call()
         if call is not None:
             return self._expect(call, None, lambda exc: self.ledger.refused(call, exc))
-        if self._mail.has_news and (room := self.consumers.mail_room()) > 0:
-            queues = self.consumers.rotated(self.consumers.mail_queues())
-            self.consumers.next_turn()
-            return self._expect(self.routing.fetch_mail(queues, room), lambda rows: self._on_mail(rows, room))
+        call = self.claiming.look()
+        if call is not None:
+            return self._expect(
+                call, lambda _: self.claiming.looked(is_done=True), lambda _: self.claiming.looked(is_done=False)
+            )
+        if self._mail.has_news and self.consumers.has_mailbox:
+            return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
         channel, want, is_worthwhile = self.consumers.hungriest()
         news_age = self.ledger.news_age
         is_rested = now - self._settled_at >= SETTLE_SECONDS
@@ -244,6 +251,8 @@ class Pump:
         return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
 
     def _exchange(self, now: float, channel: Any, want: int) -> Call:
+        if want and not self.claiming.begin():
+            want = 0
         report = self.ledger.take_report()
         queues = self.consumers.job_queues(channel) if want else []
         if want and self.options.queue_order == "fair":
@@ -262,7 +271,7 @@ class Pump:
         return self._expect(
             call,
             lambda rows: self._on_exchanged(report, channel, rows, want),
-            lambda exc: self.ledger.return_report(report),
+            lambda exc: self._on_not_exchanged(report, want),
         )
 
     def _look(self, now: float, *, with_jobs: bool) -> Call | None:
@@ -329,11 +338,18 @@ class Pump:
             self._jobs.emptied(found_some=bool(rows))
         was_idle = not len(self.ledger)
         self.consumers.take_claimed(rows, channel)
+        if want:
+            self.claiming.end()
         if rows and was_idle:
             self.keeper.nudge()  # it sleeps long while nothing is held, and must see by now that something is
 
-    def _on_mail(self, rows: list[tuple[Any, ...]], want: int) -> None:
-        if len(rows) < want:
+    def _on_not_exchanged(self, report: Report, want: int) -> None:
+        self.ledger.return_report(report)
+        if want:
+            self.claiming.end(is_lost=True)
+
+    def _on_mail(self, rows: list[tuple[Any, ...]]) -> None:
+        if len(rows) < MAIL_BATCH:
             self._mail.emptied(found_some=bool(rows))
         self.consumers.take_mail(rows)
 
@@ -380,6 +396,9 @@ class Pump:
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
+        if self._failed is not None:  # what was in flight when somebody else noticed that the connection is lost
+            failed, self._done, self._failed = self._failed, None, None
+            failed(errors.ConnectionLost("the connection was closed"))
         if self._is_watching:
             self.unbound.unwatch()
         self.ledger.retire({subscription.tag for subscription in gone}, but_submitted=is_lost)
@@ -396,7 +415,7 @@ class Pump:
             self._receive(wait=True)
         for subscription in gone:
             for mail in self.consumers.remove(subscription.tag):
-                self.session.query(*self.routing.return_mail(mail, is_redelivered=False))
+                self.session.query(*self.routing.post_again(mail))
         self.ledger.retire({subscription.tag for subscription in gone})
         self.ledger.give_back(0.0)
         self.keeper.say_everything(self.session)

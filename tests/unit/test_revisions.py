@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "de74f10f42a07dd9a95358c2dc6783852396c214713a75bc2d80bc11544e222e",
+    "0001": "e6c033629abc1a009c319844ab66845186e583892857c6ce782663ecd898d060",
 }
 
 
