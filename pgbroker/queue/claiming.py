@@ -1,8 +1,8 @@
 """Claims on their way to this process: a connection that breaks may swallow the answer to one that took effect.
 
-Such jobs are held by us and we do not know it. Nobody renews them, so their leases would run out and a reaper would give
-them back, a minute later by default. Once the server can be reached again, whatever it says we hold and we do not know
-goes back at once instead.
+Such jobs are held by us and we do not know it. Nobody renews them, so their leases would run out and a reaper would
+give them back, more than a minute later by default. Once the server can be reached again, whatever it says we hold and
+we do not know goes back at once instead.
 
 That look must not meet a claim whose answer is still on its way to another connection of the same process: so it waits
 until none is, and none begins meanwhile.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import socketserver
 import threading
 from typing import Any
 
@@ -50,47 +52,41 @@ def test_looks_only_while_no_claim_is_on_its_way(site: Site) -> None:
     assert claiming.begin()
 
 
-class Swallowing:
-    """A proxy that cuts a connection instead of passing on the answer to a claim that brought jobs."""
+class Swallowing(socketserver.ThreadingTCPServer):
+    """A proxy that cuts a connection instead of passing on the answer to a claim that brought a job."""
+
+    daemon_threads = True
 
     def __init__(self, target: tuple[str, int] | str) -> None:
         self.target = target
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
         self.swallowed = 0
         self.may_swallow = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(("127.0.0.1", 0), PassOn)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            family = socket.AF_UNIX if isinstance(self.target, str) else socket.AF_INET
-            server = socket.socket(family)
-            server.connect(self.target)
-            threading.Thread(target=self._pass_on, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(server, client, True), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, to: socket.socket, is_answer: bool) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                if is_answer and self.may_swallow and b"app.late_sleep" in data:
-                    self.may_swallow = False
-                    self.swallowed += 1
-                    break
-                to.sendall(data)
-        except OSError:
-            pass
-        for end in (source, to):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+class PassOn(socketserver.BaseRequestHandler):
+    server: Swallowing
 
-    def close(self) -> None:
-        self.listener.close()
+    def handle(self) -> None:
+        is_path = isinstance(self.server.target, str)
+        with socket.socket(socket.AF_UNIX if is_path else socket.AF_INET) as postgres:
+            postgres.connect(self.server.target)
+            ends = {self.request: postgres, postgres: self.request}
+            while True:
+                readable, _, _ = select.select(list(ends), [], [])
+                for source in readable:
+                    try:
+                        data = source.recv(1 << 16)
+                    except OSError:
+                        return
+                    if source is postgres and self.server.may_swallow and b"app.late_sleep" in data:
+                        self.server.may_swallow = False
+                        self.server.swallowed += 1
+                        return
+                    if not data:
+                        return
+                    ends[source].sendall(data)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
@@ -100,12 +96,12 @@ def test_runs_what_was_claimed_when_the_connection_broke(pool: str, site: Site) 
     host = dsn["host"]
     proxy = Swallowing(f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port))
     try:
-        url = f"pgbroker://{dsn['user']}@127.0.0.1:{proxy.port}/{site.database.name}"
+        address = f"{dsn['user']}@127.0.0.1:{proxy.server_address[1]}/{site.database.name}"
         try:
-            psycopg2.connect(f"postgresql://{dsn['user']}@127.0.0.1:{proxy.port}/{site.database.name}").close()
+            psycopg2.connect(f"postgresql://{address}").close()
         except psycopg2.OperationalError as exc:
             pytest.skip(f"this server wants more than a name: {exc}")
-        worker = site.worker(pool, 1, url=url, options={"lease_seconds": 60})
+        worker = site.worker(pool, 1, url=f"pgbroker://{address}", options={"lease_seconds": 60})
         proxy.may_swallow = True
         result = site.app.tasks["app.late_sleep"].delay(0.01)
         wait_until(lambda: proxy.swallowed == 1, what=worker.output)
@@ -113,4 +109,5 @@ def test_runs_what_was_claimed_when_the_connection_broke(pool: str, site: Site) 
         assert site.record.runs() == {result.id: 1}
         assert site.job(result.id)["attempts"] == 1
     finally:
-        proxy.close()
+        proxy.shutdown()
+        proxy.server_close()
