@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from math import inf
 from statistics import median
+from typing import Any
 
 from kills import Story
 from load import Published
@@ -19,6 +20,9 @@ from victims import Kill
 
 #: "A few milliseconds" after which a start is on record, on a busy machine with two cores.
 START_SECONDS = 1.0
+
+#: A statement that a worker sent before it was killed may still be under way. No lease of it ends so soon.
+LAST_BREATH_SECONDS = 0.5
 
 
 @dataclasses.dataclass
@@ -54,7 +58,7 @@ class Audit:
         self.counts: Counter[str] = Counter()
         self.late_by: list[float] = []
         self._runs = self._read_runs()
-        self._rows: dict[str, list[dict[str, object]]] = defaultdict(list)
+        self._rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in story.rows:
             self._rows[str(row["task_id"])].append(row)
         for published in story.published:
@@ -106,7 +110,7 @@ class Audit:
                 if self.late_by[-1] > START_SECONDS:
                     self.faults.append(f"{task_id} ran again, though killed long after its start: {runs} {hits[0]}")
 
-    def _judge_done(self, task_id: str, row: dict[str, object], runs: list[Run]) -> None:
+    def _judge_done(self, task_id: str, row: dict[str, Any], runs: list[Run]) -> None:
         self.counts["DONE"] += 1
         if not any(run.end is not None for run in runs):
             self.faults.append(f"{task_id} is DONE, and never ended: {row} {runs}")
@@ -115,7 +119,7 @@ class Audit:
         if self.story.results[task_id] != "SUCCESS":
             self.faults.append(f"{task_id} is DONE, its result {self.story.results[task_id]}: {row} {runs}")
 
-    def _judge_dead(self, published: Published, row: dict[str, object], runs: list[Run]) -> None:
+    def _judge_dead(self, published: Published, row: dict[str, Any], runs: list[Run]) -> None:
         task_id, result = published.task_id, self.story.results[published.task_id]
         has_ended = any(run.end is not None for run in runs)
         how = "before it began" if not runs else "after its end" if has_ended else "in its run"
@@ -132,7 +136,7 @@ class Audit:
 
     def _is_reason_allowed(self, published: Published, reason: str) -> bool:
         if published.task == "chaos.late":
-            used_up = re.search(r"attempt (\d+) of (\d+)$", reason)
+            used_up = re.search(r"loss (\d+) of (\d+)$", reason)
             return used_up is not None and used_up[1] == used_up[2]
         if published.task == "chaos.late_once":
             return reason.startswith("WorkerLostError")
@@ -152,21 +156,29 @@ class Audit:
     # -- all of them --------------------------------------------------------------------------------
 
     def recovery(self, what: str) -> list[float]:
-        """Seconds from each kill to the moment at which the last job that it orphaned was taken back or buried."""
+        """Seconds from each kill to the moment at which the last job that it orphaned was taken back or ended."""
+        lost, ended = self._moments(self.story.events), self._moments(self.story.rows)
         seconds = []
         for number, kill in enumerate(self.story.kills):
             if kill.what != what:
                 continue
-            next_at = min([k.at for k in self.story.kills[number + 1 :] if k.main == kill.main], default=inf)
-            until = next_at if what == "children" else inf
-            taken = [
-                event["at"]
-                for event in self.story.events
-                if f":{kill.main}:" in str(event["worker"]) and kill.at <= event["at"] < until
-            ]
-            if taken:
-                seconds.append(max(taken) - kill.at)
+            later = [other.at for other in self.story.kills[number + 1 :] if other.main == kill.main]
+            moments = [at for at in lost[kill.main] if kill.at < at < min(later, default=inf)]
+            if what == "main":
+                # found to have succeeded, which is no event; what it said with its last breath does not count
+                moments += [at for at in ended[kill.main] if at > kill.at + LAST_BREATH_SECONDS]
+            if moments:
+                seconds.append(max(moments) - kill.at)
         return seconds
+
+    @staticmethod
+    def _moments(entries: list[dict[str, Any]]) -> dict[int, list[float]]:
+        """Main process of the worker concerned -> when."""
+        moments: dict[int, list[float]] = defaultdict(list)
+        for entry in entries:
+            if entry["worker"]:
+                moments[int(entry["worker"].split(":")[1])].append(entry["at"])
+        return moments
 
     def report(self) -> str:
         """The figures, one a line."""

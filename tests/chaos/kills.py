@@ -222,8 +222,8 @@ class Killing:
     def _story(self) -> Story:
         published = self.load.published
         rows = self._rows(
-            "select job_id, task_id, status::text, attempts, max_attempts, worker, last_error, result_state, dedupe_key"
-            " from pgbroker.job_log"
+            "select job_id, task_id, status::text, attempts, max_attempts, worker, last_error, result_state,"
+            " extract(epoch from finished_at)::float8 as at from pgbroker.job_log"
         )
         events = self._rows(
             "select task_id, kind, worker, detail, extract(epoch from happened_at)::float8 as at"
