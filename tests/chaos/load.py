@@ -84,8 +84,9 @@ class Load(threading.Thread):
     def publish(self, key: str | None) -> None:
         """Publish one task of random length."""
         name = self.rng.choice(self.tasks)
+        task: Any = self.app.tasks[name]
         seconds = self.rng.choice((0.0, self.rng.uniform(0, 0.05), self.rng.uniform(0, 0.05)))
-        result: Any = self.app.tasks[name].apply_async((seconds,), dedupe_key=key)
+        result = task.apply_async((seconds,), dedupe_key=key)
         if result.duplicate:
             self.duplicates += 1
         else:
