@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-slow compat-kombu lint format bench clean
+.PHONY: help install demo test test-slow compat-kombu chaos lint format bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ test-slow: $(READY) ## run the slow tests: documents, every pool, many workers, 
 compat-kombu: $(READY) ## fetch kombu's own integration tests and run them on pgbroker
 	$(BIN)/python tests/compat/fetch.py kombu
 	$(BIN)/python -m pytest -m compat tests/compat/test_kombu.py
+
+chaos: $(READY) ## kill workers ROUNDS times (200) in each ack mode, and hold every task to account
+	PGBROKER_CHAOS_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest -m slow tests/chaos
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
