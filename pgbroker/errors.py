@@ -150,6 +150,21 @@ class DuplicateJob(PgBrokerError):
         return f"job {self.job_id} (task {self.task_id}) holds this dedupe key and has not ended; nothing was published"
 
 
+class BatchTooLarge(PgBrokerError):
+    """A batch holds no more than `batch_max` messages; use several batches, or raise the option.
+
+    Args:
+        batch_max: the limit.
+    """
+
+    def __init__(self, batch_max: int) -> None:
+        super().__init__(batch_max)
+        self.batch_max = batch_max
+
+    def __str__(self) -> str:
+        return f"a batch holds at most batch_max = {self.batch_max} messages; use several batches, or raise the option"
+
+
 class DedupeNotSupported(PgBrokerError):
     """A dedupe key cannot stand on a whole group, chord or chain, nor on a chord's members; put it on single tasks."""
 

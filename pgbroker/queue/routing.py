@@ -60,6 +60,12 @@ class QueueTraits(NamedTuple):
     dead_letter_key: str | None = None
 
 
+#: Types of the parameters of ``dispatch()`` from task id to body: in a list of rows, a null has none of its own.
+_DISPATCH_TYPES = (
+    *("text", "text", "integer", "timestamptz", "timestamptz", "double precision", "double precision", "text"),
+    *("integer", "text", "text", "text", "text", "bytea"),
+)
+
 #: Of a job queue without any arguments.
 PLAIN_QUEUE = QueueTraits()
 
@@ -158,6 +164,24 @@ class Routing:
         wait_ms = None if wait_seconds is None else max(1, int(wait_seconds * 1000))
         marks = ", ".join(["%s"] * (len(arguments) + 1))
         return f"select * from {self.prefix}dispatch({marks})", (*arguments, wait_ms)
+
+    def dispatch_many(self, messages: Sequence[Message], with_alias: Sequence[bool]) -> Call:
+        """Send messages through their exchanges, as a part of a transaction. Rows: the message's number, Dispatched."""
+        middle, rest = Message._fields.index("task_id"), Message._fields.index("content_type")
+        exchange = Message._fields.index("exchange")
+        arguments: list[Any] = []
+        for number, (message, alias) in enumerate(zip(messages, with_alias, strict=True)):
+            arguments += (number, message.exchange or "", message.routing_key or message.queue)
+            arguments += (*message[middle:exchange], *message[rest:], alias)
+        types = ["integer", "text", "text", *_DISPATCH_TYPES, "boolean"]
+        row = f"({', '.join(['%s'] * len(types))})"
+        names = [f"c{at}" for at in range(len(types))]
+        typed = [f"v.{name}::{type}" for name, type in zip(names, types, strict=True)]
+        sql = (
+            f"select {typed[0]}, d.* from (values {', '.join([row] * len(messages))}) v ({', '.join(names)}), "
+            f"lateral {self.prefix}dispatch({', '.join(typed[1:-1])}, true, null, {typed[-1]}) d"
+        )
+        return sql, tuple(arguments)
 
     def fetch_mail(self, queues: Sequence[str], want: int) -> Call:
         """Read up to ``want`` transient messages. Rows: :class:`Mail`, in order."""

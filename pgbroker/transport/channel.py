@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +32,6 @@ class Channel(PublishingChannel):
         super().__init__(link)
         self.channel_id = next(_channel_ids)
         self.window = PrefetchWindow()
-        self.events: dict[str, set[Callable[..., Any]]] = defaultdict(set)
         self.no_ack_consumers: set[str] = set()
 
     # -- consuming ----------------------------------------------------------------------------------
@@ -98,6 +96,10 @@ class Channel(PublishingChannel):
         if self.process.ledger.is_stopping():
             self.process.ledger.retire({consumer_tag})
             self.process.keeper.nudge()
+        if link is not None and not link.is_driven and not self.reports_start and not self.window.prefetch_count:
+            # with AMQP and no limit all of it is on its way already, and comes in before the confirmation does
+            for subscription in mine:
+                link.pump.consumers.hand_out_to(subscription)
         self._depart(mine)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> DeliveredMessage | None:
@@ -106,8 +108,7 @@ class Channel(PublishingChannel):
         if kind is None:
             raise errors.QueueNotFound(queue)
         if kind == "transient":
-            rows = self._query(self.process.routing.fetch_mail([queue], 1))
-            return open_mail(Mail(*rows[0]), self, None) if rows else None
+            return self._get_mail(queue, no_ack)
         ledger = self.process.ledger
         low_first = self.options.priority_order == "low_first"
         call = self.process.store.exchange(
@@ -135,17 +136,34 @@ class Channel(PublishingChannel):
             self.window.add(message.delivery_tag)
         return message
 
-    def basic_ack(self, delivery_tag: Tag, multiple: bool = False) -> None:
+    def _get_mail(self, queue: str, no_ack: bool) -> DeliveredMessage | None:
+        rows = self._query(self.process.routing.get_mail(queue))
+        if not rows:
+            return None
+        mail = Mail(*rows[0])
+        if not no_ack:
+            self.window.add(Tag(0, mail.message_id), mail)
+        return open_mail(mail, self, None)
+
+    def basic_ack(self, delivery_tag: Tag | int, multiple: bool = False) -> None:
         """The message is dealt with."""
+        ledger = self.process.ledger
         for tag in self._tags(delivery_tag, multiple):
-            self.window.discard(tag)
-            self.process.ledger.ack(tag)
+            if self.window.discard(tag) is None:
+                ledger.ack(tag)
+            else:
+                ledger.signal()  # nothing to say, but there is room for another
         self._flush_unless_driven()
 
-    def basic_reject(self, delivery_tag: Tag, requeue: bool = False) -> None:
+    def basic_reject(self, delivery_tag: Tag | int, requeue: bool = False) -> None:
         """Refuse a message: it runs again (``requeue``) or becomes a dead letter."""
-        self.window.discard(delivery_tag)
-        if requeue:
+        delivery_tag = self.window.find(delivery_tag)
+        mail = self.window.discard(delivery_tag)
+        if mail is not None:
+            routing = self.process.routing
+            call = routing.return_mail(mail, is_redelivered=True) if requeue else routing.refuse_mail(mail)
+            self.process.ledger.say(call)
+        elif requeue:
             self.process.ledger.put_back(
                 delivery_tag, reason="rejected with requeue", max_requeues=self.options.max_requeues
             )
@@ -153,15 +171,20 @@ class Channel(PublishingChannel):
             self.process.ledger.bury(delivery_tag, "rejected by its consumer")
         self._flush_unless_driven()
 
-    def basic_nack(self, delivery_tag: Tag, multiple: bool = False, requeue: bool = True) -> None:
+    def basic_nack(self, delivery_tag: Tag | int, multiple: bool = False, requeue: bool = True) -> None:
         """Refuse one message or all so far, as AMQP's ``basic.nack``."""
         for tag in self._tags(delivery_tag, multiple):
             self.basic_reject(tag, requeue=requeue)
 
     def basic_recover(self, requeue: bool = False) -> None:
-        """Put back everything that was delivered on this channel and not acknowledged."""
+        """Put everything that was delivered on this channel and not acknowledged back to its old place."""
         for tag in self.window.unacked():
-            self.basic_reject(tag, requeue=True)
+            mail = self.window.discard(tag)
+            if mail is not None:
+                self.process.ledger.say(self.process.routing.return_mail(mail, is_redelivered=True))
+            else:
+                self.process.ledger.stop(tag)
+        self._flush_unless_driven()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set the prefetch window of this channel; 0 is no limit."""
@@ -170,8 +193,12 @@ class Channel(PublishingChannel):
     def flow(self, active: bool = True) -> None:
         """Nothing: a consumer that wants no messages sets its prefetch window."""
 
-    def _tags(self, delivery_tag: Tag, multiple: bool) -> list[Tag]:
-        return [tag for tag in self.window.unacked() if tag <= delivery_tag] if multiple else [delivery_tag]
+    def _tags(self, delivery_tag: Tag | int, multiple: bool) -> list[Tag]:
+        last = self.window.find(delivery_tag)
+        if not multiple:
+            return [last]
+        unacked = self.window.unacked()
+        return unacked[: unacked.index(last) + 1] if last in unacked else []
 
     def _flush_unless_driven(self) -> None:
         """Without an event loop nobody else would send the ack before the next drain."""
@@ -197,10 +224,13 @@ class Channel(PublishingChannel):
             self.connection = None
             return
         self._depart([s for s in link.subscriptions() if s.channel is self])
-        if not self.reports_start:
-            # AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later
-            self.basic_recover()
+        self.give_back()
         self.connection = None
+
+    def give_back(self) -> None:
+        """AMQP gives back what a closed channel did not acknowledge; a worker's tasks run on and ack later."""
+        if not self.reports_start and len(self.window):
+            self.basic_recover()
 
     def _depart(self, subscriptions: list[Subscription]) -> None:
         link = self.connection

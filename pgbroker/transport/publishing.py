@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pgbroker import errors
+from pgbroker.queue import bulk
 from pgbroker.queue.routing import Dispatched
 from pgbroker.queue.store import Published
 from pgbroker.transport import receipts, topology
+from pgbroker.transport.batch import PublishBatch
 from pgbroker.transport.declaring import DeclaringChannel
 from pgbroker.transport.envelope import Envelope
 from pgbroker.transport.revoking import Revocation, read_revocation, stamp_values
 
 
+if TYPE_CHECKING:
+    from pgbroker.transport.link import Link
+
+
 class PublishingChannel(DeclaringChannel):
     """Publishes; a job on the default exchange is one statement, everything else finds its way on the server."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        #: What kombu calls when: ``basic_return`` for each returned message.
+        self.events: dict[str, set[Callable[..., Any]]] = defaultdict(set)
 
     def prepare_message(
         self,
@@ -29,18 +42,27 @@ class PublishingChannel(DeclaringChannel):
         return Envelope(body, priority, content_type, content_encoding, headers, properties)
 
     def basic_publish(
-        self, message: Envelope, exchange: str = "", routing_key: str = "", mandatory: bool = False, **_: Any
+        self, message: Envelope | str, exchange: str = "", routing_key: str = "", mandatory: bool = False, **_: Any
     ) -> None:
         """Store a message; when it returns, the message is committed.
 
+        Args:
+            message: From :meth:`prepare_message`; also a text, as ``celery amqp basic.publish`` has it.
+            exchange: Name of the exchange.
+            routing_key: Where to, as the exchange has it.
+            mandatory: If no binding leads on, it is returned to those who have asked for returned messages
+                (``Producer(on_return=...)``), at once; if nobody has, that is an error.
+
         Raises:
-            Unroutable: A task went to a named exchange and no binding leads on.
+            Unroutable: A task or a mandatory message went to a named exchange and no binding leads on.
         """
+        if isinstance(message, str):
+            message = self.prepare_message(message, content_type="text/plain", content_encoding="utf-8")
         if not exchange and routing_key in self._job_queues:
             self.publish_job(message, routing_key)
             return
         if exchange and (revocation := read_revocation(exchange, message)):
-            self._revoke(revocation)
+            self.revoke(revocation)
         must_arrive = "task" in message.headers or mandatory
         unbound = self.process.unbound_exchanges
         if not must_arrive and exchange in unbound:
@@ -56,11 +78,42 @@ class PublishingChannel(DeclaringChannel):
         if went_to or not exchange:
             return
         if must_arrive:
-            raise errors.Unroutable(exchange, routing_key)
+            self._return(message, errors.Unroutable(exchange, routing_key), mandatory=mandatory)
+            return
         if not self._query(self.process.routing.exchange_bindings(exchange)):
             unbound.note(exchange, before)
 
-    def _revoke(self, revocation: Revocation) -> None:
+    def _return(self, message: Envelope, error: errors.Unroutable, *, mandatory: bool) -> None:
+        handlers = self.events["basic_return"] if mandatory else ()
+        if not handlers:
+            raise error
+        for handler in handlers:
+            handler(error, error.exchange, error.routing_key, message)
+
+    # -- many at once -------------------------------------------------------------------------------
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """What ``Producer.batch()`` asks for."""
+        return PublishBatch(self, self.options.batch_max)
+
+    def address(
+        self, message: Envelope, exchange: str, routing_key: str, mandatory: bool
+    ) -> tuple[bulk.Letter, Revocation | None]:
+        """A message that will be published later, and what it revokes then."""
+        queue = topology.checked_name(routing_key, "queue" if not exchange else "routing key")
+        row = message.address(queue, exchange, routing_key, self.options.max_attempts)
+        must_arrive = bool(exchange) and ("task" in message.headers or mandatory)
+        # nobody will be told of a duplicate, so its id must lead on
+        with_alias = row.dedupe_key is not None and row.task_name is not None
+        return bulk.Letter(row, must_arrive, with_alias), read_revocation(exchange, message) if exchange else None
+
+    def publish_all(self, letters: Sequence[bulk.Letter]) -> None:
+        """Store messages in one transaction."""
+        bulk.publish_all(self.process.pool, letters)
+
+    # -- one at a time ------------------------------------------------------------------------------
+
+    def revoke(self, revocation: Revocation) -> None:
         """Make a revoke last; the broadcast that carried it goes on to the workers."""
         store = self.process.store
         if revocation.task_ids:

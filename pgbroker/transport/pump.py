@@ -30,9 +30,6 @@ from pgbroker.transport.watch import Watch
 #: While busy, settles wait for each other at most so long; when nothing is held they go at once.
 SETTLE_SECONDS = 0.01
 
-#: Messages read from mailboxes in one go.
-MAIL_BATCH = 100
-
 #: Without NOTIFY, the longest pause between two looks.
 POLLING_SECONDS = 1.0
 
@@ -91,7 +88,7 @@ class Pump:
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop feeding a consumer. What was fetched for it and not handed out goes back to its queue."""
         for mail in self.consumers.remove(subscription.tag):
-            self.ledger.say(self.routing.post_again(mail))
+            self.ledger.say(self.routing.return_mail(mail, is_redelivered=False))
 
     def connect(self) -> None:
         """Open the session unless it is open, and listen again after a reconnect."""
@@ -234,8 +231,10 @@ class Pump:
             return self._expect(
                 call, lambda _: self.claiming.looked(is_done=True), lambda _: self.claiming.looked(is_done=False)
             )
-        if self._mail.has_news and self.consumers.has_mailbox:
-            return self._expect(self.routing.fetch_mail(self.consumers.mail_queues(), MAIL_BATCH), self._on_mail)
+        if self._mail.has_news and (room := self.consumers.mail_room()) > 0:
+            queues = self.consumers.rotated(self.consumers.mail_queues())
+            self.consumers.next_turn()
+            return self._expect(self.routing.fetch_mail(queues, room), lambda rows: self._on_mail(rows, room))
         channel, want, is_worthwhile = self.consumers.hungriest()
         news_age = self.ledger.news_age
         is_rested = now - self._settled_at >= SETTLE_SECONDS
@@ -348,8 +347,8 @@ class Pump:
         if want:
             self.claiming.end(is_lost=True)
 
-    def _on_mail(self, rows: list[tuple[Any, ...]]) -> None:
-        if len(rows) < MAIL_BATCH:
+    def _on_mail(self, rows: list[tuple[Any, ...]], want: int) -> None:
+        if len(rows) < want:
             self._mail.emptied(found_some=bool(rows))
         self.consumers.take_mail(rows)
 
@@ -415,7 +414,7 @@ class Pump:
             self._receive(wait=True)
         for subscription in gone:
             for mail in self.consumers.remove(subscription.tag):
-                self.session.query(*self.routing.post_again(mail))
+                self.session.query(*self.routing.return_mail(mail, is_redelivered=False))
         self.ledger.retire({subscription.tag for subscription in gone})
         self.ledger.give_back(0.0)
         self.keeper.say_everything(self.session)

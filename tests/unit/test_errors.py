@@ -12,6 +12,7 @@ import pytest
 
 from pgbroker import errors
 from pgbroker.errors import (
+    BatchTooLarge,
     ConnectionLost,
     DatabaseError,
     DatabaseUnreachable,
@@ -48,6 +49,7 @@ EXAMPLES: list[PgBrokerError] = [
     SchemaTooOld("pgbroker", "0001", "0002"),
     SchemaTooNew("pgbroker", "0003", "0002"),
     DuplicateJob(17, "a-b-c"),
+    BatchTooLarge(1000),
     DedupeNotSupported("not on a chord"),
     Unroutable("events", "a.b"),
     QueueNotFound("celery"),
