@@ -291,6 +291,16 @@ result_groups = Table(
     Column("expires_at", _TIME),
 )
 
+#: Task ids of duplicates that lead to the live job's result.
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("alias_id", BigInteger, primary_key=True),
+    Column("check_at", _TIME, nullable=False),
+    Column("task_id", Text, primary_key=True),
+    Column("leads_to", Text, nullable=False),
+)
+
 #: Who waits for a result, and the channel that wakes it.
 waiters = Table(
     "waiters",
@@ -299,4 +309,5 @@ waiters = Table(
     Column("channel", Text, primary_key=True),
     Column("until", _TIME, nullable=False),
     Column("every_state", Boolean, nullable=False),
+    Column("payload", Text, primary_key=True),
 )

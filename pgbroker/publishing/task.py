@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import celery
+from celery.utils import uuid
 
 from pgbroker.errors import DedupeNotSupported, DuplicateJob
 from pgbroker.publishing import canvas
@@ -65,19 +66,33 @@ class Task(celery.Task):  # type: ignore[type-arg]
         key = dedupe_key if dedupe_key is not None else self._own_key(task_id, args, kwargs)
         if key is not None:
             options["dedupe_key"] = check_key(key)
-        with receipts.collect() as found:
-            result: Any = super().apply_async(args, kwargs, task_id, *more, **options)
+        own_id = task_id or uuid()
+        # an id that was given to us may be known elsewhere: a member of a group, a retry
+        is_expendable = task_id is None or on_duplicate == "raise"
+        with receipts.collect(own_id, is_expendable=is_expendable) as found:
+            result: Any = super().apply_async(args, kwargs, own_id, *more, **options)
         twin = next((receipt for receipt in found if receipt.duplicate_of is not None), None)
+        if task_id is None and twin is not None and twin.duplicate_task_id == own_id:
+            twin = None  # published twice, because the connection was lost before the first answer
         if twin is not None and options.get("chord") is not None:
             raise DedupeNotSupported(
                 f"chord member {self.name} is a duplicate of task {twin.duplicate_task_id}: the chord cannot complete"
             )
         if twin is not None and twin.duplicate_task_id is not None:
-            if on_duplicate == "raise":
+            live = None if on_duplicate == "raise" else self.AsyncResult(twin.duplicate_task_id)
+            self._correct_trail(own_id, live)
+            if live is None:
                 raise DuplicateJob(twin.duplicate_of or 0, twin.duplicate_task_id)
-            result = self.AsyncResult(twin.duplicate_task_id)
+            result = live
         result.duplicate = twin is not None
         return result
+
+    def _correct_trail(self, task_id: str, live: Any) -> None:
+        """Make the live job a child of the running task, where Celery has just noted a task that does not exist."""
+        running = self.app.current_worker_task
+        children = running.request.children if running is not None else None
+        if children and getattr(children[-1], "id", None) == task_id:
+            children[-1:] = [] if live is None else [live]
 
     def _own_key(self, task_id: str | None, args: Any, kwargs: Any) -> str | None:
         running = self.app.current_worker_task

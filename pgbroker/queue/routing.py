@@ -156,14 +156,28 @@ class Routing:
         """Rows: queue, exchange, routing key, arguments."""
         return f"select queue, exchange, routing_key, arguments from {self.prefix}bindings order by 2, 1, 3", ()
 
-    def dispatch(self, message: Message, *, is_joined: bool = False, wait_seconds: float | None = None) -> Call:
-        """Send a message through its exchange. Rows: :class:`Dispatched`; none if it was unroutable."""
+    def dispatch(
+        self,
+        message: Message,
+        *,
+        is_joined: bool = False,
+        wait_seconds: float | None = None,
+        with_alias: bool = False,
+    ) -> Call:
+        """Send a message through its exchange. Rows: :class:`Dispatched`; none if it was unroutable.
+
+        Args:
+            message: The message.
+            is_joined: As for :meth:`~pgbroker.queue.store.Store.publish`, like the others.
+            wait_seconds: The same.
+            with_alias: The same.
+        """
         queue, *middle = message[: Message._fields.index("exchange")]
         rest = message[Message._fields.index("content_type") :]
         arguments = (message.exchange or "", message.routing_key or queue, *middle, *rest, is_joined)
         wait_ms = None if wait_seconds is None else max(1, int(wait_seconds * 1000))
-        marks = ", ".join(["%s"] * (len(arguments) + 1))
-        return f"select * from {self.prefix}dispatch({marks})", (*arguments, wait_ms)
+        marks = ", ".join(["%s"] * (len(arguments) + 2))
+        return f"select * from {self.prefix}dispatch({marks})", (*arguments, wait_ms, with_alias)
 
     def dispatch_many(self, messages: Sequence[Message], with_alias: Sequence[bool]) -> Call:
         """Send messages through their exchanges, as a part of a transaction. Rows: the message's number, Dispatched."""

@@ -142,7 +142,7 @@ class Store:
     def __init__(self, schema: str) -> None:
         self.prefix = prefix = in_statement(schema) + "."
         marks = ", ".join(["%s"] * len(Message._fields))
-        self._publish = f"select job_id, duplicate_of, duplicate_task_id from {prefix}publish({marks}, %s, %s)"
+        self._publish = f"select job_id, duplicate_of, duplicate_task_id from {prefix}publish({marks}, %s, %s, %s)"
         order = "priority {}, run_after, job_id"
         claim = f"select {_CLAIMED_COLUMNS} from {prefix}exchange({_REPORT_SQL}, %s, %s::text[], %s, %s, %s, null, %s)"
         self._exchange = {
@@ -150,16 +150,24 @@ class Store:
         }
         self._settle = f"select {prefix}settle({_REPORT_SQL})"
 
-    def publish(self, message: Message, *, is_joined: bool = False, wait_seconds: float | None = None) -> Call:
+    def publish(
+        self,
+        message: Message,
+        *,
+        is_joined: bool = False,
+        wait_seconds: float | None = None,
+        with_alias: bool = False,
+    ) -> Call:
         """Put one job into a queue. Row: the fields of :class:`Published`.
 
         Args:
             message: The job.
             is_joined: The statement runs inside a caller's transaction.
             wait_seconds: Longest wait for an open transaction that holds the same dedupe key.
+            with_alias: Somebody may ask for the result by this task id, also if it is a duplicate.
         """
         wait_ms = None if wait_seconds is None else max(1, int(wait_seconds * 1000))
-        return self._publish, (*message, is_joined, wait_ms)
+        return self._publish, (*message, is_joined, wait_ms, with_alias)
 
     def exchange(
         self,

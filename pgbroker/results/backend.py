@@ -129,7 +129,7 @@ class PgBackend(Backend, AsyncBackendMixin):
         if row.meta is None:
             return _undelivered(row)
         meta: dict[str, Any] = self.decode_result(row.meta)
-        meta.setdefault("task_id", row.task_id)
+        meta["task_id"] = row.task_id  # of an alias it is the live job's result, under the id that was asked for
         return meta
 
     def remember(self, task_id: str, meta: dict[str, Any]) -> None:

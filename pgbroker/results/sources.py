@@ -162,7 +162,10 @@ class ListeningSource:
             named = set(self._session.take_payloads())
             if not named:
                 return rows
-            ids = list(wanted) if "" in named else [task_id for task_id in named if task_id in wanted]
+            if "" in named:  # an id too long to travel, or one that leads elsewhere from now on
+                rows += self._register(wanted)
+                continue
+            ids = [task_id for task_id in named if task_id in wanted]
             if ids:
                 rows += read_rows(self._session.query(*self._calls.get(ids), timeout=ANSWER_SECONDS))
 

@@ -68,6 +68,10 @@ class ResultCalls:
         """A function that returns one value."""
         return f"select {self._prefix}{name}({', '.join(['%s'] * len(args))})", args
 
+    def expire_aliases(self, limit: int) -> Call:
+        """Row: how many aliases were looked at, and how many of these led to nothing any more and are gone."""
+        return f"select looked_at, deleted from {self._prefix}expire_aliases(%s)", (limit,)
+
     def store(self, task_id: str, status: str, meta: bytes, keep_seconds: float | None) -> Call:
         """Write a state and wake who waits for it. No row."""
         return f"call {self._prefix}store_result(%s, %s, %s, %s)", (task_id, status, meta, keep_seconds)
@@ -146,13 +150,15 @@ class ResultStore:
         """Delete what has expired, batch by batch.
 
         Returns:
-            How many results and groups went away.
+            How many results, groups and aliases went away.
         """
         total = 0
-        while True:
-            count = int(self._run(self._calls.call("expire_results", EXPIRY_BATCH))[0][0])
+        while count := int(self._run(self._calls.call("expire_results", EXPIRY_BATCH))[0][0]):
             total += count
-            if not count:
+        while True:
+            looked_at, deleted = self._run(self._calls.expire_aliases(EXPIRY_BATCH))[0]
+            total += int(deleted)
+            if looked_at < EXPIRY_BATCH:
                 return total
 
     def _run(self, call: Call) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pgbroker import errors
 from pgbroker.queue import bulk
 from pgbroker.queue.routing import Dispatched
-from pgbroker.queue.store import Published
+from pgbroker.queue.store import Message, Published
 from pgbroker.transport import receipts, topology
 from pgbroker.transport.batch import PublishBatch
 from pgbroker.transport.declaring import DeclaringChannel
@@ -70,11 +70,13 @@ class PublishingChannel(DeclaringChannel):
         before = unbound.generation
         queue = topology.checked_name(routing_key, "queue" if not exchange else "routing key")
         row = message.address(queue, exchange, routing_key, self.options.max_attempts)
-        call = self.process.routing.dispatch(row, wait_seconds=self.options.dedupe_wait_seconds)
+        call = self.process.routing.dispatch(
+            row, wait_seconds=self.options.dedupe_wait_seconds, with_alias=_needs_alias(row)
+        )
         went_to = [Dispatched(*found) for found in self._query(call)]
         if not exchange and went_to and went_to[0].kind == "job":
             self._job_queues.add(routing_key)
-        receipts.hand_in(d for d in went_to if d.kind == "job")
+        receipts.hand_in(row.task_id, (d for d in went_to if d.kind == "job"))
         if went_to or not exchange:
             return
         if must_arrive:
@@ -128,8 +130,15 @@ class PublishingChannel(DeclaringChannel):
         """Put a job into a queue that is known to hold jobs."""
         row = message.address(queue, None, None, self.options.max_attempts)
         call = self.process.store.publish(
-            row, wait_seconds=self.options.dedupe_wait_seconds if row.dedupe_key else None
+            row,
+            wait_seconds=self.options.dedupe_wait_seconds if row.dedupe_key else None,
+            with_alias=_needs_alias(row),
         )
         published = Published(*self._query(call)[0])
-        receipts.hand_in((published,))
+        receipts.hand_in(row.task_id, (published,))
         return published
+
+
+def _needs_alias(row: Message) -> bool:
+    """Whether, of a duplicate, somebody may ask for the result by the task id that was published."""
+    return row.dedupe_key is not None and row.task_name is not None and not receipts.is_expendable(row.task_id)

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "e6c033629abc1a009c319844ab66845186e583892857c6ce782663ecd898d060",
+    "0001": "2e906a1df1e560d9554510ba0398a30ed69a325b5084524ab05dcbc4f9a14896",
 }
 
 

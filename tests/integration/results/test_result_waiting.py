@@ -88,11 +88,11 @@ def test_only_who_waits_is_notified(prepared: Celery, module_database: Any, task
             listener.notifies.clear()
             return payloads
 
-        register = "insert into pgbroker.waiters values (%s, 'pgbw_test', now() + interval '1 min', %s)"
-        run(register, task_id, False)
-        run(register, "é" * 100, False)
-        run(register, "every" + task_id, True)
-        run("insert into pgbroker.waiters values ('late' || %s, 'pgbw_test', now() - interval '1 s')", task_id)
+        register = "select pgbroker.register_waiters(array[%s], array[%s], 'pgbw_test', %s)"
+        run(register, task_id, False, 60)
+        run(register, "é" * 100, False, 60)
+        run(register, "every" + task_id, True, 60)
+        run(register, "late" + task_id, False, -1)
         prepared.backend.store_result("other" + task_id, 1, states.SUCCESS)
         prepared.backend.store_result("late" + task_id, 1, states.SUCCESS)
         prepared.backend.store_result(task_id, None, states.STARTED)

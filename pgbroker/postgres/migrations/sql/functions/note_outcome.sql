@@ -15,7 +15,7 @@ begin
     values (p_job.job_id, p_job.task_id, p_job.task_name, p_job.queue, p_outcome, p_detail, p_job.exchange,
         p_job.routing_key, p_job.content_type, p_job.content_encoding, p_job.headers, p_job.properties, p_job.body);
     perform pg_notify(pgbroker.outcome_channel(), '');
-    perform pg_notify(w.channel, case when octet_length(p_job.task_id) < 200 then p_job.task_id else '' end)
+    perform pg_notify(w.channel, w.payload)
     from pgbroker.waiters w where w.task_id = p_job.task_id and w.until > clock_timestamp();
 end
 $$;

@@ -7,6 +7,7 @@
 --                   and no parameter of the caller's transaction is changed
 --   p_wait_ms       longest wait for somebody else's open transaction that holds the same dedupe key; null: as the
 --                   session has it. Not used when joined
+--   p_with_alias    the task id was handed out before: as a duplicate it leads to the live job's result (see add_alias)
 -- The queue's x-message-ttl lets the job expire, counted from when it becomes due, and its x-max-priority lowers what is
 -- above it.
 -- Returns: the new job's id; or, for a duplicate, duplicate_of and the task id of the live job. A task that was revoked
@@ -20,7 +21,7 @@ create or replace function pgbroker.publish(
     p_queue text, p_task_id text, p_task_name text, p_priority integer, p_run_after timestamptz, p_expires_at timestamptz,
     p_delay_seconds double precision, p_ttl_seconds double precision, p_dedupe_key text, p_max_attempts integer,
     p_exchange text, p_routing_key text, p_content_type text, p_content_encoding text, p_headers text, p_properties text,
-    p_body bytea, p_joined boolean default false, p_wait_ms integer default null,
+    p_body bytea, p_joined boolean default false, p_wait_ms integer default null, p_with_alias boolean default false,
     out job_id bigint, out duplicate_of bigint, out duplicate_task_id text)
 language plpgsql as $$
 #variable_conflict use_column
@@ -81,6 +82,9 @@ begin
                 else
                     publish.duplicate_of := v_holder.job_id;
                     publish.duplicate_task_id := v_holder.task_id;
+                    if p_with_alias then
+                        perform pgbroker.add_alias(p_task_id, v_holder.task_id);
+                    end if;
                     return;
                 end if;
             elsif current_setting('transaction_isolation') in ('repeatable read', 'serializable') then

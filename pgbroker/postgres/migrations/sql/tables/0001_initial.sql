@@ -284,6 +284,20 @@ create table pgbroker.result_groups (
 );
 create index result_groups_expiry on pgbroker.result_groups (expires_at) where expires_at is not null;
 
+-- Ids of calls that turned out to be duplicates after the id had been handed out (a plain apply_async, a member of a
+-- group), and the task whose result is theirs, too. The newest row of an id counts; alias_id comes from the sequence
+-- of the jobs, so that an id which is published once more as a job is known to be newer than its alias. No row is
+-- unique by its task id and none is ever updated by a publish: so no publish waits for another's open transaction.
+create table pgbroker.aliases (
+    alias_id bigint not null default nextval('pgbroker.job_id_seq'),
+    -- kept until then, and after that while there is something that it leads to; see expire_aliases()
+    check_at timestamptz not null,
+    task_id  text not null,
+    leads_to text not null,
+    primary key (task_id, alias_id)
+);
+create index aliases_check on pgbroker.aliases (check_at);
+
 -- who waits for a result, and the channel that wakes it
 create unlogged table pgbroker.waiters (
     task_id     text not null,
@@ -291,7 +305,9 @@ create unlogged table pgbroker.waiters (
     until       timestamptz not null,
     -- states on the way (STARTED, RETRY, an application's own) are wanted too, not only the end
     every_state boolean not null default false,
-    primary key (task_id, channel)
+    -- the id that was asked for, this one or an alias of it; empty if it is too long to travel
+    payload     text not null default '',
+    primary key (task_id, channel, payload)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- what operators read: jobs, and the finished ones while history_seconds last
