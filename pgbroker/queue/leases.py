@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 #: The pump normally speaks within milliseconds; what is older than this is said by the lease thread.
 STALE_NEWS_SECONDS = 0.25
 
+#: The same where a task may keep the pump from speaking at all.
+SOON_SECONDS = 0.01
+
 #: After a consumer is cancelled, a task may still be on its way into a pool process for so long.
 GIVE_BACK_GRACE_SECONDS = 1.0
 
@@ -76,6 +79,7 @@ class LeaseKeeper:
         self.chores: tuple[Chore, ...] = ()
         #: A job that was fetched and not taken up for so long goes back; set in a worker, which fetches ahead.
         self.most_waiting_seconds = float("inf")
+        self._stale_news_seconds = STALE_NEWS_SECONDS
         self._session = Session(options, "lease", is_native=True)
         self._alarm = Alarm()
         self._is_running = False
@@ -106,6 +110,11 @@ class LeaseKeeper:
         self.chores += chores
         self.nudge()
 
+    def tell_soon(self) -> None:
+        """Say news within milliseconds, where whoever else would say them may be kept from it by a task."""
+        self._stale_news_seconds = SOON_SECONDS
+        self.ledger.tell(self.nudge)
+
     @property
     def attend_seconds(self) -> float:
         """How long a consumer counts as alive without a sign of life."""
@@ -124,7 +133,7 @@ class LeaseKeeper:
         while self._is_running:
             try:
                 fileno = self._session.fileno() if self._session.is_open else None
-                self._alarm.sleep(max(0.02, retry_seconds or self._pause()), fileno)
+                self._alarm.sleep(max(0.005, retry_seconds or self._pause()), fileno)
                 self._look_around()
                 self._listen()
                 retry_seconds = 0.0
@@ -150,7 +159,7 @@ class LeaseKeeper:
             due.append(self._renew_at)
         pause = min(due) - time.monotonic()
         if (news_age := self.ledger.news_age) is not None:
-            pause = min(pause, STALE_NEWS_SECONDS - news_age)
+            pause = min(pause, self._stale_news_seconds - news_age)
         if self.ledger.has_retired:
             pause = min(pause, GIVE_BACK_GRACE_SECONDS / 4)
         # News may come up at any moment and stay unsaid, where the pump has stopped or a solo pool hogs its thread.
@@ -183,7 +192,7 @@ class LeaseKeeper:
     def _keep_leases(self, now: float) -> None:
         self.ledger.give_back(GIVE_BACK_GRACE_SECONDS, self.most_waiting_seconds)
         age = self.ledger.news_age
-        if age is not None and age >= STALE_NEWS_SECONDS:
+        if age is not None and age >= self._stale_news_seconds:
             self.say_everything(self._session)
         if now >= self._renew_at:
             if claims := self.ledger.claims():

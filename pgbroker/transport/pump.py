@@ -1,27 +1,26 @@
 """Feeds the consumers of one connection: claims jobs, reads mail, settles, sleeps and wakes.
 
-One statement is in flight at a time, on a session of its own. In a worker's event loop :meth:`Pump.tick` sends it
-and returns, and :meth:`Pump.on_readable` takes the answer when the socket has it; without a loop
-:meth:`Pump.drain` does both and waits in between. What to send next is decided in :meth:`Pump._choose`, in the
+One statement is in flight at a time (:mod:`pgbroker.transport.conversation`). In a worker's event loop
+:meth:`Pump.tick` sends it and returns, and :meth:`Pump.on_readable` takes the answer when the socket has it; without a
+loop :meth:`Pump.drain` does both and waits in between. What to send next is decided in :meth:`Pump._choose`, in the
 order: what cannot ride along, mail, claims (with settles riding along), settles, a look around before sleeping.
 """
 
 from __future__ import annotations
 
-import secrets
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pgbroker import errors
 from pgbroker.options import Options
-from pgbroker.postgres import migrate
-from pgbroker.postgres.connection import STATEMENT_DEADLINE_SECONDS, Session
 from pgbroker.queue.claiming import Claiming
 from pgbroker.queue.leases import LeaseKeeper
-from pgbroker.queue.store import Call, Report
+from pgbroker.queue.store import Report
 from pgbroker.transport.consumers import Consumers, Subscription
+from pgbroker.transport.conversation import Conversation, Saying
+from pgbroker.transport.ears import Ears
 from pgbroker.transport.seat import Seat
 from pgbroker.transport.unbound import UnboundExchanges
 from pgbroker.transport.waker import Waker
@@ -35,9 +34,6 @@ POLLING_SECONDS = 1.0
 
 #: With NOTIFY, the longest pause: a publish wakes nobody for a job that becomes due later than that.
 LONGEST_POLL_SECONDS = 10.0
-
-Done = Callable[[list[tuple[Any, ...]]], None]
-Failed = Callable[[errors.PgBrokerError], None]
 
 
 class Pump:
@@ -54,24 +50,16 @@ class Pump:
         self.options, self.keeper, self.claiming = options, keeper, claiming
         self.ledger = ledger = keeper.ledger
         self.store, self.routing = keeper.store, keeper.routing
-        self.session = Session(options, "consume")
-        listen_options = options.listen_options()
-        self.listener = Session(listen_options, "listen") if listen_options and options.notify else None
+        self._talk = Conversation(options, self._on_timeout)
+        self._ears = Ears(options, self._talk.session, self.store, self.routing, unbound)
         self.consumers = Consumers(ledger)
-        self.unbound = unbound
-        self.channel_name = f"pgbw_{secrets.token_hex(12)}"
         self.waker = Waker()
         self.is_closed = False
         poll_seconds = min(options.poll_interval, LONGEST_POLL_SECONDS if options.notify else POLLING_SECONDS)
         self._jobs, self._mail = Watch(poll_seconds), Watch(poll_seconds)
         self._seat: Seat | None = None
         self._is_draining = self._is_ticking = False
-        self._done: Done | None = None
-        self._failed: Failed | None = None
-        self._sent_at = self._settled_at = 0.0
-        self._listening: set[str] = set()
-        self._topology_channel = ""
-        self._is_watching = False
+        self._settled_at = 0.0
 
     # -- consumers ----------------------------------------------------------------------------------
 
@@ -81,7 +69,9 @@ class Pump:
         self.consumers.add(subscription)
         if not subscription.is_transient:
             self.ledger.tell(self.waker.signal)
-        self._listen([subscription.queue])
+        if self._talk.is_busy:
+            self._receive(wait=True)
+        self._ears.listen([subscription.queue])
         (self._mail if subscription.is_transient else self._jobs).wake()
         self.keeper.start()
 
@@ -91,28 +81,9 @@ class Pump:
             self.ledger.say(self.routing.return_mail(mail, is_redelivered=False))
 
     def connect(self) -> None:
-        """Open the session unless it is open, and listen again after a reconnect."""
-        if not self.session.is_open:
-            self._listening.clear()
-            self.session.connect()
-            migrate.ensure_schema(self.session)
-
-    def _listen(self, queues: Iterable[str]) -> None:
-        """LISTEN for our own channel and those that transactions use; before the next claim, never after it."""
-        if not self.options.notify:
-            return
-        if self.session.is_busy:
-            self._receive(wait=True)
-        names = {row[0] for row in self.session.query(*self.store.queue_channels(list(queues)))}
-        self._topology_channel = self.session.query(*self.routing.topology_channel())[0][0]
-        new = ({self.channel_name, self._topology_channel} | names) - self._listening
-        if new:
-            session = self.listener or self.session
-            session.query("; ".join(f'listen "{name}"' for name in sorted(new)))
-            self._listening |= new
-        if not self._is_watching:
-            self._is_watching = True
-            self.unbound.watch()
+        """Open the session unless it is open."""
+        if self._talk.connect():
+            self._ears.forget()
 
     # -- driven by an event loop --------------------------------------------------------------------
 
@@ -120,10 +91,10 @@ class Pump:
         """Let kombu's hub drive this pump."""
         self.connect()
         self.waker.own()
-        readers: dict[Any, Callable[..., None]] = {self.session: self.on_readable, self.waker: self.waker.drain}
-        if self.listener is not None:
-            self.listener.connect()
-            readers[self.listener] = self.on_readable
+        readers: dict[Any, Callable[..., None]] = {self._talk.session: self.on_readable, self.waker: self.waker.drain}
+        if self._ears.listener is not None:
+            self._ears.listener.connect()
+            readers[self._ears.listener] = self.on_readable
         self._seat = Seat(loop, self.tick, readers, self.waker.poke)
 
     @property
@@ -183,7 +154,7 @@ class Pump:
     def _wait(self, seconds: float) -> None:
         poller = select.poll()
         fds: dict[int, Callable[..., None]] = {self.waker.fileno(): self.waker.drain}
-        for session in (self.session, self.listener):
+        for session in (self._talk.session, self._ears.listener):
             if session is not None and session.is_open:
                 fds[session.fileno()] = self.on_readable
         for fd in fds:
@@ -193,8 +164,8 @@ class Pump:
 
     def _next_at(self) -> float:
         """When :meth:`tick` may have something to do again, on the monotonic clock."""
-        if self.session.is_busy:
-            return self._sent_at + STATEMENT_DEADLINE_SECONDS
+        if self._talk.is_busy:
+            return self._talk.overdue_at
         at = [time.monotonic() + 3600.0]
         has_room = self.consumers.hungriest()[1] > 0
         if self.ledger.news_age is not None or (has_room and self._jobs.has_news):
@@ -208,33 +179,26 @@ class Pump:
     # -- what to send -------------------------------------------------------------------------------
 
     def _send_next(self, now: float) -> None:
-        if self.session.is_busy:
-            if now - self._sent_at > STATEMENT_DEADLINE_SECONDS:
-                self._fail(errors.ConnectionLost(f"no answer from Postgres within {STATEMENT_DEADLINE_SECONDS:g} s"))
-            self._arm(self._sent_at + STATEMENT_DEADLINE_SECONDS)
+        if self._talk.is_busy:
+            self._talk.fail_if_overdue()
+            self._arm(self._talk.overdue_at)
             return
-        call = self._choose(now)
-        if call is None:
-            return
-        self._sent_at = now
-        try:
-            self.session.send(*call)
-        except errors.PgBrokerError as exc:
-            self._fail(exc)
+        saying = self._choose(now)
+        if saying is not None:
+            self._talk.say(saying)
 
-    def _choose(self, now: float) -> Call | None:
+    def _choose(self, now: float) -> Saying | None:
         call = self.ledger.take_call()
         if call is not None:
-            return self._expect(call, None, lambda exc: self.ledger.refused(call, exc))
-        call = self.claiming.look()
-        if call is not None:
-            return self._expect(
-                call, lambda _: self.claiming.looked(is_done=True), lambda _: self.claiming.looked(is_done=False)
-            )
+            return Saying(call, failed=lambda exc: self.ledger.refused(call, exc))
+        lost = self.claiming.look()
+        if lost is not None:
+            looked = self.claiming.looked
+            return Saying(lost, lambda _: looked(is_done=True), lambda _: looked(is_done=False))
         if self._mail.has_news and (room := self.consumers.mail_room()) > 0:
             queues = self.consumers.rotated(self.consumers.mail_queues())
             self.consumers.next_turn()
-            return self._expect(self.routing.fetch_mail(queues, room), lambda rows: self._on_mail(rows, room))
+            return Saying(self.routing.fetch_mail(queues, room), lambda rows: self._on_mail(rows, room))
         channel, want, is_worthwhile = self.consumers.hungriest()
         news_age = self.ledger.news_age
         is_rested = now - self._settled_at >= SETTLE_SECONDS
@@ -249,7 +213,7 @@ class Pump:
             self._arm(self._settled_at + SETTLE_SECONDS)
         return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
 
-    def _exchange(self, now: float, channel: Any, want: int) -> Call:
+    def _exchange(self, now: float, channel: Any, want: int) -> Saying:
         if want and not self.claiming.begin():
             want = 0
         report = self.ledger.take_report()
@@ -267,13 +231,13 @@ class Pump:
             reports_start=channel is not None and channel.reports_start,
             low_first=self.options.priority_order == "low_first",
         )
-        return self._expect(
+        return Saying(
             call,
             lambda rows: self._on_exchanged(report, channel, rows, want),
             lambda exc: self._on_not_exchanged(report, want),
         )
 
-    def _look(self, now: float, *, with_jobs: bool) -> Call | None:
+    def _look(self, now: float, *, with_jobs: bool) -> Saying | None:
         """Look if it is time, and register as a sleeper: for jobs with hands free for them, for mail always."""
         watches = ([self._jobs] if with_jobs else []) + ([self._mail] if self.consumers.has_mailbox else [])
         if not watches:
@@ -283,53 +247,27 @@ class Pump:
             self._arm(look_at)
             return None
         queues = self.consumers.mail_queues() + (self.consumers.job_queues() if with_jobs else [])
-        channel_name = self.channel_name if self.options.notify else None
+        channel_name = self._ears.own_channel if self._ears.is_open else None
         call = self.store.doze(queues, channel_name, 2 * self.options.poll_interval)
-        return self._expect(call, lambda rows: self._on_looked(*rows[0], with_jobs=with_jobs))
-
-    def _expect(self, call: Call, done: Done | None, failed: Failed | None = None) -> Call:
-        self._done, self._failed = done, failed
-        return call
+        return Saying(call, lambda rows: self._on_looked(*rows[0], with_jobs=with_jobs))
 
     # -- what comes back ----------------------------------------------------------------------------
 
     def _receive(self, *, wait: bool) -> None:
-        rows = None
-        try:
-            is_complete = wait or self.session.pump()
-            rows = self.session.receive() if is_complete and self.session.is_busy else None
-        except errors.PgBrokerError as exc:
-            self._fail(exc)
-            return
-        if rows is not None:
-            done, self._done, self._failed = self._done, None, None
-            if done is not None:
-                done(rows)
+        self._talk.hear(wait=wait)
         # after the answer: a claim that came back short was made before whatever is notified now
         try:
-            channels = self.session.take_notifications()
-            if self.listener is not None and self.listener.is_open:
-                channels += self.listener.take_notifications()
+            channels = self._ears.take()
         except errors.PgBrokerError as exc:
-            self._fail(exc)
+            self._talk.fail(exc)
         else:
             self._on_notified(channels)
         if self._seat is not None:
             self.consumers.hand_out()
 
-    def _fail(self, exc: errors.PgBrokerError) -> None:
-        """Keep what could not be said, and raise what makes the owner connect again."""
-        failed, self._done, self._failed = self._failed, None, None
-        if failed is not None:
-            failed(exc)
-        if isinstance(exc, errors.StatementTimeout):
-            self._jobs.pause(POLLING_SECONDS)
-            self._mail.pause(POLLING_SECONDS)
-            return
-        self.session.close()
-        if isinstance(exc, errors.DatabaseUnreachable):
-            raise exc
-        raise errors.ConnectionLost(f"the server refused a statement of the consumer: {exc}") from exc
+    def _on_timeout(self) -> None:
+        self._jobs.pause(POLLING_SECONDS)
+        self._mail.pause(POLLING_SECONDS)
 
     def _on_exchanged(self, report: Report, channel: Any, rows: list[tuple[Any, ...]], want: int) -> None:
         self.ledger.said(report)
@@ -359,14 +297,12 @@ class Pump:
         self._mail.looked(is_there=has_mail)
         self._arm(self._mail.look_at)
 
-    def _on_notified(self, channels: list[str]) -> None:
-        if self._topology_channel in channels:
-            self.unbound.forget()
-        if not set(channels) - {self._topology_channel}:
+    def _on_notified(self, channels: set[str]) -> None:
+        if not channels:
             return
         self._mail.wake()
         queues = self.consumers.job_queues()
-        if queues and self.channel_name in channels and not self.consumers.hungriest()[1]:
+        if queues and self._ears.own_channel in channels and not self.consumers.hungriest()[1]:
             # woken with no hands free: the job is for somebody else
             self.ledger.say(self.store.wake(queues))
         self._jobs.wake()
@@ -389,34 +325,29 @@ class Pump:
         gone = list(self.consumers)
         for subscription in gone:
             self.keeper.consumers.pop(subscription.known_as, None)
-        if not is_lost and self.session.is_open:
+        if not is_lost and self._talk.session.is_open:
             try:
                 self._wind_up(gone)
             except errors.PgBrokerError:
                 is_lost = True
         self.is_closed = True
-        if self._failed is not None:  # what was in flight when somebody else noticed that the connection is lost
-            failed, self._done, self._failed = self._failed, None, None
-            failed(errors.ConnectionLost("the connection was closed"))
-        if self._is_watching:
-            self.unbound.unwatch()
+        self._ears.close()
+        self._talk.close()
         self.ledger.retire({subscription.tag for subscription in gone}, but_submitted=is_lost)
         if is_lost and gone:
             self.ledger.say(self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))
-        self.session.close()
-        if self.listener is not None:
-            self.listener.close()
         self.waker.close()
         self.keeper.nudge()
 
     def _wind_up(self, gone: list[Subscription]) -> None:
-        if self.session.is_busy:
+        session = self._talk.session
+        if self._talk.is_busy:
             self._receive(wait=True)
         for subscription in gone:
             for mail in self.consumers.remove(subscription.tag):
-                self.session.query(*self.routing.return_mail(mail, is_redelivered=False))
+                session.query(*self.routing.return_mail(mail, is_redelivered=False))
         self.ledger.retire({subscription.tag for subscription in gone})
         self.ledger.give_back(0.0)
-        self.keeper.say_everything(self.session)
+        self.keeper.say_everything(session)
         if gone:
-            self.session.query(*self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))
+            session.query(*self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))

@@ -51,6 +51,9 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
 
         if prefork.is_prefork(pool):
             prefork.adapt(sender, link.process.ledger)
+        elif type(pool).__module__ != "celery.concurrency.thread":
+            # solo, greenlets: a task that hogs the thread would keep its own start from being told
+            link.process.keeper.tell_soon()
         unfollowed.watch(sender, link.process)
         link.process.keeper.take_on(Outbox(sender, link.process).feed, RegularUpkeep(link.options))
 
@@ -59,7 +62,6 @@ def _on_task_received(sender: Any = None, request: Any = None, **_: Any) -> None
     channel = getattr(request.message, "channel", None)
     if isinstance(channel, Channel):
         outcome.follow(request, channel)
-        requeued.overlook_stamps(request)
         requeued.overlook_stamps(request)
 
 
@@ -72,4 +74,4 @@ def _is_worker_stopping() -> bool:
 def _is_in_signal_handler() -> bool:
     from celery.utils import log
 
-    return bool(log._in_sighandler)
+    return bool(getattr(log, "_in_sighandler", False))
