@@ -146,7 +146,7 @@ class Routing:
 
     def exchange_bindings(self, exchange: str) -> Call:
         """Rows: one, if anything is bound to the exchange."""
-        return f"select from {self.prefix}bindings where exchange = %s limit 1", (exchange,)
+        return f"select 1 from {self.prefix}bindings where exchange = %s limit 1", (exchange,)
 
     def topology_channel(self) -> Call:
         """Row: the NOTIFY channel that says of new bindings."""
