@@ -10,8 +10,6 @@ import dataclasses
 import itertools
 import re
 from collections import Counter, defaultdict
-from math import inf
-from statistics import median
 from typing import Any
 
 from kills import Story
@@ -20,9 +18,6 @@ from victims import Kill
 
 #: "A few milliseconds" after which a start is on record, on a busy machine with two cores.
 START_SECONDS = 1.0
-
-#: A statement that a worker sent before it was killed may still be under way. No lease of it ends so soon.
-LAST_BREATH_SECONDS = 0.5
 
 
 @dataclasses.dataclass
@@ -152,58 +147,3 @@ class Audit:
             if before is not None and any(run.start > published.at for run in self._runs[before.task_id]):
                 self.faults.append(f"{before.task_id} began when its key was {published.task_id}'s")
             holder[published.key] = published
-
-    # -- all of them --------------------------------------------------------------------------------
-
-    def recovery(self, what: str) -> list[float]:
-        """Seconds from each kill to the moment at which the last job that it orphaned was taken back or ended."""
-        lost, ended = self._moments(self.story.events), self._moments(self.story.rows)
-        seconds = []
-        for number, kill in enumerate(self.story.kills):
-            if kill.what != what:
-                continue
-            later = [other.at for other in self.story.kills[number + 1 :] if other.main == kill.main]
-            moments = [at for at in lost[kill.main] if kill.at < at < min(later, default=inf)]
-            if what == "main":
-                # found to have succeeded, which is no event; what it said with its last breath does not count
-                moments += [at for at in ended[kill.main] if at > kill.at + LAST_BREATH_SECONDS]
-            if moments:
-                seconds.append(max(moments) - kill.at)
-        return seconds
-
-    @staticmethod
-    def _moments(entries: list[dict[str, Any]]) -> dict[int, list[float]]:
-        """Main process of the worker concerned -> when."""
-        moments: dict[int, list[float]] = defaultdict(list)
-        for entry in entries:
-            if entry["worker"]:
-                moments[int(entry["worker"].split(":")[1])].append(entry["at"])
-        return moments
-
-    def report(self) -> str:
-        """The figures, one a line."""
-        kills = self.story.kills
-        ready = {line["pid"]: line["at"] for line in self.story.lines if line["event"] == "ready"}
-        lines = [
-            f"mode: {self.story.mode.name}",
-            f"kills: {len(kills)}, by pool: {dict(Counter(kill.pool for kill in kills))}",
-            f"kills of main processes: {sum(kill.what == 'main' for kill in kills)}",
-            f"kills of a worker that was still starting: {sum(kill.at < ready.get(kill.main, inf) for kill in kills)}",
-            f"kills of a worker with the node name of a dead one: {sum(kill.is_namesake for kill in kills)}",
-            f"workers that gave up because they lost a child while they started: {self.story.gave_up}",
-            f"tasks: {len(self.story.published)}, and {self.story.duplicates} duplicates refused",
-            f"lost: {self.counts['lost']}",
-            *(f"{name}: {count}" for name, count in sorted(self.counts.items()) if name != "lost"),
-        ]
-        if self.late_by:
-            lines.append(
-                f"ran again, killed after its start by: median {1000 * median(self.late_by):.1f} ms, "
-                f"most {1000 * max(self.late_by):.1f} ms"
-            )
-        for what in ("main", "children"):
-            if seconds := self.recovery(what):
-                lines.append(
-                    f"recovery after a kill of {what}: {len(seconds)} times, median {median(seconds):.2f} s, "
-                    f"most {max(seconds):.2f} s"
-                )
-        return "\n".join(lines)

@@ -76,7 +76,7 @@ class Story:
     """All that is known about a run when it is over.
 
     Attributes:
-        gave_up: Workers that Celery ended, because a pool process was gone before the worker's loop began.
+        gave_up: Pids of workers that Celery ended, because a pool process was gone before the worker's loop began.
         troubles: What went wrong on the way, apart from what became of tasks.
     """
 
@@ -88,7 +88,7 @@ class Story:
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]]
     results: dict[str, str]
-    gave_up: int
+    gave_up: list[int]
     troubles: list[str]
 
 
@@ -113,7 +113,7 @@ class Killing:
         self.environment = environment(database.url, self.diary, options)
         self.load = Load(self.app, database, mode.tasks, random.Random(seed + 1))
         self.kills: list[Kill] = []
-        self.gave_up = 0
+        self.gave_up: list[int] = []
         self.troubles: list[str] = []
         self.past: list[Victim] = []
 
@@ -182,8 +182,8 @@ class Killing:
     def _look_for_trouble(self, workers: list[Victim]) -> None:
         for place, worker in enumerate(workers):
             if (status := worker.process.poll()) is not None:
-                if any(kill.main == worker.pid for kill in self.kills) and GAVE_UP in worker.last_words():
-                    self.gave_up += 1
+                if any(kill.main == worker.pid for kill in self.kills) and GAVE_UP in worker.said():
+                    self.gave_up.append(worker.pid)
                 else:
                     self.troubles.append(f"worker {worker.name} ({worker.pool}) ended by itself with {status}")
                 self.past.append(worker)

@@ -41,7 +41,7 @@ def audit(
             rows=[row] if status else [],
             events=[],
             results={"t": result},
-            gave_up=0,
+            gave_up=[],
             troubles=[],
         )
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from audit import Audit
+from figures import Figures
 from kills import EARLY, LATE, STRICT, Killing, Mode
 
 from pgbroker.postgres import pool
@@ -31,6 +32,6 @@ def test_killed_workers_lose_nothing(mode: Mode, database: Any, tmp_path: Path, 
         pool.close_all()
     (tmp_path / "faults").write_text("\n".join(audit.faults))
     with capsys.disabled():
-        print(f"\n{audit.report()}\nseed: {SEED}, diary and logs: {tmp_path}")
+        print(f"\n{Figures(audit).report()}\nseed: {SEED}, diary and logs: {tmp_path}")
     assert audit.faults == []
     assert audit.counts["DONE"] > ROUNDS

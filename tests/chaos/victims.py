@@ -45,6 +45,7 @@ class Victim:
         self.pool, self.name, self.is_namesake = pool, name, is_namesake
         command = [sys.executable, "-m", "celery", "-A", "chaos_app", "worker", "-P", pool, "-c", str(concurrency)]
         self._log = folder / f"{name}.log"
+        self._log_from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "-n", f"{name}@%h", "-l", "warning"],
@@ -60,9 +61,9 @@ class Victim:
     def pid(self) -> int:
         return self.process.pid
 
-    def last_words(self) -> str:
-        """The end of its log."""
-        return self._log.read_text(errors="replace")[-500:]
+    def said(self) -> str:
+        """Its log."""
+        return self._log.read_bytes()[self._log_from :].decode(errors="replace")
 
     def children(self) -> list[int]:
         """Pids of the pool's processes that live."""
