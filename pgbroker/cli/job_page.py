@@ -21,6 +21,10 @@ _LABEL_WIDTH = 13
 def print_story(story: JobStory) -> None:
     """Print what a job is, why it does not run, its columns, its error in full, its events."""
     job = story.job
+    if story.duplicate_id is not None:
+        click.echo(
+            f"task {cell(story.duplicate_id)} was a duplicate of task {cell(job['task_id'])}: its result is this one's"
+        )
     status = click.style(job["status"], fg=_COLOURS.get(job["status"]), bold=True)
     click.echo(f"job {job['job_id']}  {cell(job['task_name'])}  {status}")
     for sentence in story.why:

@@ -26,6 +26,7 @@ class JobStory:
     """What is known of one job.
 
     Args:
+        duplicate_id: The task id that was asked for, if its publish was a duplicate of this job's task; else ``None``.
         job: All its columns but the body, whose length stands in ``body_bytes``; a finished job has fewer.
         why: Why it does not run, or what it is doing, or how it ended: one sentence each, the decisive one first.
         headers: What its publisher said of it.
@@ -36,6 +37,7 @@ class JobStory:
         asked_at: The server's time.
     """
 
+    duplicate_id: str | None
     job: Row
     why: list[str]
     headers: Row
@@ -50,16 +52,20 @@ def job_story(options: Options, job_or_task_id: str) -> JobStory:
 
     Args:
         options: Which server and schema.
-        job_or_task_id: Id of the job or of its task; of several jobs of a task, the newest one's story is told.
+        job_or_task_id: Id of the job or of its task; of several jobs of a task, the newest one's story is told. Of a
+            task that was a duplicate there is no job: it is that of the job which was live then.
 
     Raises:
         PgBrokerError: There is no such job.
     """
-    runs = _find(options, job_or_task_id)
+    task_id, runs = _follow(options, job_or_task_id)
     if not runs:
+        if task_id == job_or_task_id:
+            what = f"no job and no task has the id {job_or_task_id!r}: never published here, or"
+        else:
+            what = f"task {job_or_task_id!r} was a duplicate of task {task_id!r}, which"
         raise errors.PgBrokerError(
-            f"no job and no task has the id {job_or_task_id!r}: never published here, or ended so long ago that its "
-            "history is over (celery -A APP pgbroker settings history_seconds)"
+            f"{what} ended so long ago that its history is over (celery -A APP pgbroker settings history_seconds)"
         )
     job, *other_runs = runs
     asked_at = job.pop("asked_at")
@@ -69,6 +75,7 @@ def job_story(options: Options, job_or_task_id: str) -> JobStory:
         other_runs += [run for run in _stored(options, same) if run["job_id"] not in known]
     result = _result(options, job["task_id"]) if job["task_id"] else None
     return JobStory(
+        duplicate_id=None if task_id == job_or_task_id else job_or_task_id,
         job={name: value for name, value in job.items() if name not in ("headers", "properties")},
         why=explain(job, _surroundings(options, job, asked_at)),
         headers=_readable(job.get("headers")),
@@ -77,6 +84,22 @@ def job_story(options: Options, job_or_task_id: str) -> JobStory:
         other_runs=[_short(run) for run in other_runs],
         asked_at=asked_at,
     )
+
+
+def _follow(options: Options, given: str) -> tuple[str, list[Row]]:
+    """The id, or the task of which it was a duplicate, whose jobs are found, and these, the newest first."""
+    alias = schema.aliases.c
+    seen: list[str] = []
+    while True:
+        seen.append(given)
+        runs = _find(options, given)
+        if runs:
+            return given, runs
+        statement = select(alias.leads_to).where(alias.task_id == given).order_by(alias.alias_id.desc()).limit(1)
+        found = fetch(options, statement)
+        if not found or found[0]["leads_to"] in seen:
+            return given, []
+        given = found[0]["leads_to"]
 
 
 def _find(options: Options, given: str) -> list[Row]:

@@ -70,10 +70,27 @@ def test_job_takes_a_task_id_and_gives_json(desk: Desk, name: str) -> None:
     job_id = desk.put(name, run_after=3600)
     ((task_id,),) = desk.run("select task_id from pgbroker.jobs where job_id = %s", job_id)
     told = json.loads(desk.call("job", task_id, "--json").stdout)
-    assert set(told) == {"job", "why", "headers", "events", "result", "other_runs", "asked_at"}
+    assert set(told) == {"duplicate_id", "job", "why", "headers", "events", "result", "other_runs", "asked_at"}
     assert (told["job"]["job_id"], told["job"]["body_bytes"] > 0) == (job_id, True)
     assert told["why"][0].startswith("waits for its ETA in 60 min")
     assert "body" not in told["job"]
+
+
+def test_a_duplicate_has_the_page_of_the_live_job(desk: Desk, name: str) -> None:
+    job_id = desk.put(name, run_after=3600)
+    ((task_id,),) = desk.run("select task_id from pgbroker.jobs where job_id = %s", job_id)
+    for alias, leads_to in ((f"twin-{name}", task_id), (f"twin-of-twin-{name}", f"twin-{name}")):
+        desk.run("select pgbroker.add_alias(%s, %s)", alias, leads_to)
+        lines = desk.call("job", alias).stdout.splitlines()
+        assert lines[0] == f"task {alias} was a duplicate of task {task_id}: its result is this one's"
+        assert lines[1] == f"job {job_id}  shop.ship  PENDING"
+        told = json.loads(desk.call("job", alias, "--json").stdout)
+        assert (told["duplicate_id"], told["job"]["job_id"]) == (alias, job_id)
+    assert json.loads(desk.call("job", task_id, "--json").stdout)["duplicate_id"] is None
+    desk.run("delete from pgbroker.jobs where job_id = %s", job_id)
+    done = desk.call("job", f"twin-{name}")
+    assert done.exit_code == 1
+    assert f"'twin-{name}' was a duplicate of task '{task_id}', which ended" in done.stderr
 
 
 def test_a_finished_job_has_its_page_too(desk: Desk, name: str) -> None:
