@@ -6,6 +6,7 @@ A worker gets them by ``imports=["strict_tasks"]``; a test calls :func:`register
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import closing
@@ -57,6 +58,11 @@ def register(app: Celery) -> Celery:
     def soft(self: Any) -> str:
         record("start", task_id=self.request.id, row=_own_row(self))
         return "ran"
+
+    @app.task(shared=False, bind=True, name="strict.kill")
+    def kill(self: Any) -> None:
+        record("start", task_id=self.request.id)
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # the whole worker, as when the machine loses its power
 
     return app
 

@@ -109,6 +109,20 @@ def test_each_new_pool_process_commits_starts(strict: Strict) -> None:
     assert len({event["pid"] for event in strict.site.record.events("start")}) == 3
 
 
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
+def test_a_worker_that_dies_with_the_first_line_of_the_body_leaves_a_dead_letter(pool: str, strict: Strict) -> None:
+    """Without the option the start would never be told, and the task would kill one worker after the other."""
+    options = {**STRICT, "lease_seconds": 2, "reap_interval": 0.5}
+    first = strict.worker(pool, options=options)
+    result = strict.send("kill")
+    first.process.wait(15)
+    second = strict.worker(pool, options=options)
+    job = strict.site.wait_for(result.id, "DEAD")
+    assert job["last_error"].startswith("worker lost after start")
+    assert strict.site.record.count("start", task_id=result.id) == 1
+    assert second.process.poll() is None
+
+
 def test_late_acknowledgement_is_as_it_was(strict: Strict) -> None:
     strict.worker("prefork", 1)
     result = strict.send("late")
