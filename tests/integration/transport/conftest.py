@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from kombu import Connection
 
+from pgbroker.options import Options
 from pgbroker.postgres import pool
+from pgbroker.postgres.connection import Session
+from pgbroker.queue.upkeep import Upkeep
 from pgbroker.transport.process import all_processes
 
 Connect = Callable[..., Connection]
@@ -73,3 +78,82 @@ def assert_quiet() -> Callable[[Connection], None]:
             connection.drain_events(timeout=0.1)
 
     return check
+
+
+# -- queues -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def count() -> Callable[[Any, str], int]:
+    """How many messages wait in a queue; an error if it is unknown."""
+
+    def count(channel: Any, queue: str) -> int:
+        return int(channel.queue_declare(queue, passive=True).message_count)
+
+    return count
+
+
+@pytest.fixture
+def bodies() -> Callable[[Any, str], list[Any]]:
+    """Read everything that waits in a queue, in order."""
+
+    def bodies(channel: Any, queue: str) -> list[Any]:
+        found = []
+        while (message := channel.basic_get(queue, no_ack=True)) is not None:
+            found.append(message.payload)
+        return found
+
+    return bodies
+
+
+@pytest.fixture
+def rows(module_database: Any) -> Callable[..., list[tuple[Any, ...]]]:
+    """Run SQL in the module's database."""
+
+    def rows(sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        with closing(module_database.connect()) as admin, admin.cursor() as cursor:
+            cursor.execute(sql, args)
+            return cursor.fetchall() if cursor.description else []
+
+    return rows
+
+
+@pytest.fixture
+def wait_for_expiry(rows: Any) -> Callable[[str], None]:
+    """Wait until all that lies in a queue has expired; there must be something."""
+
+    def wait_for_expiry(queue: str) -> None:
+        deadline = time.monotonic() + 10
+        sql = (
+            "select bool_and(expires_at <= clock_timestamp()) from (select queue, expires_at from pgbroker.jobs_live "
+            "union all select queue, expires_at from pgbroker.mailbox) waiting where queue = %s"
+        )
+        while (state := rows(sql, queue)) != [(True,)]:
+            assert state == [(False,)], "nothing waits there, or not for its expiry"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    return wait_for_expiry
+
+
+@pytest.fixture
+def run_upkeep(module_database: Any) -> Callable[[], None]:
+    """Do what any worker does every now and then: end what has expired, remove what nobody uses."""
+    options = Options.from_url(module_database.url)
+
+    def run_upkeep() -> None:
+        with closing(Session(options)) as session:
+            Upkeep(options, session.query).run_once()
+
+    return run_upkeep
+
+
+@pytest.fixture
+def expire(wait_for_expiry: Any, run_upkeep: Any) -> Callable[[str], None]:
+    """Let what lies in a queue expire, and end it."""
+
+    def expire(queue: str) -> None:
+        wait_for_expiry(queue)
+        run_upkeep()
+
+    return expire

@@ -16,14 +16,8 @@ from pgbroker import errors
 Connect = Callable[..., Connection]
 Drain = Callable[..., None]
 Quiet = Callable[[Connection], None]
-
-
-def bodies(channel: Any, queue: str) -> list[Any]:
-    """Everything that waits in a queue."""
-    found = []
-    while (message := channel.basic_get(queue, no_ack=True)) is not None:
-        found.append(message.payload)
-    return found
+Bodies = Callable[[Any, str], list[Any]]
+Count = Callable[[Any, str], int]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +38,7 @@ def bodies(channel: Any, queue: str) -> list[Any]:
     ],
 )
 def test_routes_by_headers(
-    channel: Any, name: str, asked: dict[str, Any], headers: dict[str, Any], is_met: bool
+    channel: Any, name: str, asked: dict[str, Any], headers: dict[str, Any], is_met: bool, bodies: Bodies
 ) -> None:
     exchange = Exchange(name, "headers")
     Queue(name, exchange, binding_arguments=asked)(channel).declare()
@@ -52,7 +46,7 @@ def test_routes_by_headers(
     assert (bodies(channel, name) == ["here"]) is is_met
 
 
-def test_one_queue_has_several_bindings_to_a_headers_exchange(channel: Any, name: str) -> None:
+def test_one_queue_has_several_bindings_to_a_headers_exchange(channel: Any, name: str, bodies: Bodies) -> None:
     exchange = Exchange(name, "headers")
     queue = Queue(name, exchange, binding_arguments={"a": 1})(channel)
     queue.declare()
@@ -67,7 +61,7 @@ def test_one_queue_has_several_bindings_to_a_headers_exchange(channel: Any, name
     assert bodies(channel, name) == ["first"]
 
 
-def test_a_queue_with_two_matching_bindings_gets_a_message_once(channel: Any, name: str) -> None:
+def test_a_queue_with_two_matching_bindings_gets_a_message_once(channel: Any, name: str, bodies: Bodies) -> None:
     exchange = Exchange(name, "topic")
     queue = Queue(name, exchange, routing_key="a.*")(channel)
     queue.declare()
@@ -76,7 +70,7 @@ def test_a_queue_with_two_matching_bindings_gets_a_message_once(channel: Any, na
     assert bodies(channel, name) == ["once"]
 
 
-def test_the_exchanges_that_every_broker_has_are_there(channel: Any, name: str) -> None:
+def test_the_exchanges_that_every_broker_has_are_there(channel: Any, name: str, bodies: Bodies) -> None:
     for type in ("direct", "topic", "fanout", "headers"):
         exchange = Exchange(f"amq.{type}", type)
         Queue(name, exchange, routing_key=name, binding_arguments={"for": name} if type == "headers" else None)(
@@ -87,7 +81,9 @@ def test_the_exchanges_that_every_broker_has_are_there(channel: Any, name: str) 
         channel.queue_delete(name)
 
 
-def test_another_process_sees_a_binding_at_once(connect: Connect, name: str, module_database: Any) -> None:
+def test_another_process_sees_a_binding_at_once(
+    connect: Connect, name: str, module_database: Any, bodies: Bodies
+) -> None:
     """A publisher that has been told that an exchange leads nowhere finds the queue that somebody binds later."""
     publishing = connect(application_name="publishing")
     exchange = Exchange(name, "topic")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Producer
 
+from pgbroker import errors
 from pgbroker.queue import purging
 from pgbroker.queue.routing import Routing
 
@@ -105,7 +106,8 @@ def test_deletes_a_queue_in_small_transactions(
     batches = []
     purge_batch = Routing.purge_batch
     monkeypatch.setattr(Routing, "purge_batch", lambda *args: batches.append(1) or purge_batch(*args))
-    assert channel.queue_delete(name, if_empty=True) == 0
+    with pytest.raises(errors.PreconditionFailed):
+        channel.queue_delete(name, if_empty=True)
     assert batches == []
     assert channel.queue_delete(name) == 7
     assert len(batches) >= 3
