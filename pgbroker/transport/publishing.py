@@ -16,7 +16,6 @@ from pgbroker.transport.declaring import DeclaringChannel
 from pgbroker.transport.envelope import Envelope
 from pgbroker.transport.revoking import Revocation, read_revocation, stamp_values
 
-
 if TYPE_CHECKING:
     from pgbroker.transport.link import Link
 
