@@ -82,24 +82,35 @@ class LeaseKeeper:
         self._stale_news_seconds = STALE_NEWS_SECONDS
         self._session = Session(options, "lease", is_native=True)
         self._alarm = Alarm()
-        self._is_running = False
+        self._lock, self._running = native.new_lock(), native.new_lock()
+        #: Stands for the thread that runs; ``None``: none shall.
+        self._run_token: object | None = None
         self._renew_at = self._attend_at = self._reap_at = 0.0
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
-        if self._is_running:
-            return
-        self._is_running = True
+        """Start the thread unless it runs; from any thread."""
+        with self._lock:
+            if self._run_token is not None:
+                return
+            self._run_token = token = object()
         now = time.monotonic()
         self._renew_at = now + self._renew_interval
         self._attend_at = now + self._attend_interval
         self._reap_at = now + self.options.reap_interval * random.uniform(0.5, 1.0)
-        native.start_thread(self._run)
+        native.start_thread(self._run, token)
 
-    def stop(self) -> None:
-        """Let the thread end and close its connection."""
-        self._is_running = False
+    def stop(self, *, wait_seconds: float = 0.0) -> None:
+        """Let the thread end and close its connection.
+
+        What it is at may fail from now on, and it says nothing about that: an embedded server goes with its last user.
+
+        Args:
+            wait_seconds: Longest wait for its end.
+        """
+        self._run_token = None
         self.nudge()
+        if wait_seconds and self._running.acquire(timeout=wait_seconds):
+            self._running.release()
 
     def nudge(self) -> None:
         """Let the thread look around now."""
@@ -128,16 +139,24 @@ class LeaseKeeper:
     def _attend_interval(self) -> float:
         return self.attend_seconds / 3
 
-    def _run(self) -> None:
+    def _run(self, token: object) -> None:
+        with self._running:
+            self._keep_on(token)
+
+    def _keep_on(self, token: object) -> None:
         retry_seconds = 0.0
-        while self._is_running:
+        while self._run_token is token:
             try:
                 fileno = self._session.fileno() if self._session.is_open else None
                 self._alarm.sleep(max(0.005, retry_seconds or self._pause()), fileno)
+                if self._run_token is not token:
+                    break
                 self._look_around()
                 self._listen()
                 retry_seconds = 0.0
             except errors.PgBrokerError as exc:
+                if self._run_token is not token:
+                    break
                 self._session.close()
                 for chore in self.chores:
                     chore.on_disconnected()
@@ -187,6 +206,8 @@ class LeaseKeeper:
         except errors.DatabaseUnreachable:
             raise
         except errors.PgBrokerError as exc:
+            if self._run_token is None:
+                raise
             logger.warning("%s failed and will be tried again: %s", type(chore).__name__, exc)
 
     def _keep_leases(self, now: float) -> None:
