@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
 import threading
@@ -20,6 +21,9 @@ from pgbroker.queue.store import store_for
 from pgbroker.transport.unbound import UnboundExchanges
 
 logger = logging.getLogger(__name__)
+
+#: At the end of the process, the longest wait for a statement of the lease thread.
+LEAVE_SECONDS = 2.0
 
 
 class Judge(Protocol):
@@ -67,6 +71,7 @@ class Process:
 
         By now the pool's processes are gone and its threads have ended, so nothing of it is running any more.
         """
+        self.keeper.stop(wait_seconds=LEAVE_SECONDS)
         self.ledger.stop_all()
         if self.ledger.news_age is None:
             return
@@ -86,6 +91,11 @@ def process_for(options: Options) -> Process:
     with _lock:
         if options not in _processes:
             _processes[options] = Process(options)
+            if options.embedded_dir is not None:
+                importlib.import_module("pgbroker.postgres.embedded")
+            # exit handlers run last in, first out: ours goes before that which stops the embedded server
+            atexit.unregister(_leave)
+            atexit.register(_leave)
         return _processes[options]
 
 
@@ -106,4 +116,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_leave)

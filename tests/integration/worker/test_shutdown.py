@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 
 import pytest
@@ -54,3 +55,13 @@ def test_leaves_nothing_behind_when_idle(pool: str, site: Site) -> None:
     assert site.statuses() == {"DONE": 1}
     assert site.rows("select queue from pgbroker.consumers") == []
     assert site.rows("select name from pgbroker.transient_queues where name like %s", "%pidbox") == []
+
+
+def test_says_nothing_of_the_embedded_server_that_goes_with_it(site: Site) -> None:
+    with tempfile.TemporaryDirectory(prefix="pgb-") as folder:
+        worker = site.worker("solo", 1, url=f"pgbroker+embedded://{folder}/server?lease_seconds=2")
+        worker.terminate()
+        assert worker.wait(15) == 0
+        assert "embedded PostgreSQL" in worker.output()
+        said = worker.output().split("Warm shutdown")[-1]
+        assert not any(word in said for word in ("WARNING", "ERROR", "Traceback")), said
