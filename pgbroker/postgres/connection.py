@@ -36,6 +36,8 @@ STATEMENT_DEADLINE_SECONDS = 60.0
 _LOST_STATES = frozenset({codes.ADMIN_SHUTDOWN, codes.CRASH_SHUTDOWN, codes.CANNOT_CONNECT_NOW, "57P04", "57P05"})
 #: A server that became a standby after a failover, or was told to refuse writes, is no use to a broker.
 _READ_ONLY_STATE = codes.READ_ONLY_SQL_TRANSACTION
+#: Of ours, once the schema has been looked at, something can only be missing if it was dropped or changed since.
+_GONE_STATES = frozenset({codes.INVALID_SCHEMA_NAME, codes.UNDEFINED_TABLE, codes.UNDEFINED_FUNCTION})
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -79,6 +81,8 @@ class Session:
         self._cursor: Any = None
         self._in_flight = False
         self._pid = 0
+        #: Whether the schema was seen to be there and to fit, see :func:`pgbroker.postgres.migrate.ensure_schema`.
+        self.has_schema = False
         _sessions.add(self)
 
     # -- life ---------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ class Session:
                     f"cannot connect to {self.options.safe_url}: no answer within connect_timeout"
                 ) from None
             self._connection, self._cursor = connection, connection.cursor()
-            self._in_flight, self._pid = False, os.getpid()
+            self._in_flight, self._pid, self.has_schema = False, os.getpid(), False
 
     def _libpq_words(self) -> dict[str, Any]:
         words: dict[str, Any] = dict(self.options.libpq)
@@ -286,6 +290,14 @@ class Session:
     def _failed(self, exc: psycopg2.Error) -> errors.PgBrokerError:
         self._in_flight = False
         mapped = map_error(exc, is_closed=bool(self._connection.closed))
+        if self.has_schema and exc.pgcode in _GONE_STATES:
+            from pgbroker.postgres import migrate
+
+            migrate.forget(self.options)
+            what = str(mapped).split(" LINE ")[0]
+            mapped = errors.ConnectionLost(
+                f'schema "{self.options.schema}" was dropped or changed while this process was using it: {what}'
+            )
         if isinstance(mapped, errors.ConnectionLost):
             self.close()
         return mapped

@@ -50,7 +50,9 @@ def ensure_schema(session: Session) -> None:
     """
     options = session.options
     if options in _fitting:
+        session.has_schema = True
         return
+    session.has_schema = False
     found = read_revision(session)
     if found != HEAD:
         reason = refusal(session, found)
@@ -59,6 +61,7 @@ def ensure_schema(session: Session) -> None:
                 raise reason
             upgrade(options)
     _fitting.add(options)
+    session.has_schema = True
 
 
 def forget(options: Options | None = None) -> None:

@@ -203,7 +203,7 @@ class LeaseKeeper:
         chore.at = time.monotonic() + MAX_RETRY_SECONDS  # unless it says otherwise
         try:
             chore.run(self)
-        except errors.DatabaseUnreachable:
+        except (errors.DatabaseUnreachable, errors.SchemaError):
             raise
         except errors.PgBrokerError as exc:
             if self._run_token is None:
@@ -214,7 +214,7 @@ class LeaseKeeper:
         self.ledger.give_back(GIVE_BACK_GRACE_SECONDS, self.most_waiting_seconds)
         age = self.ledger.news_age
         if age is not None and age >= self._stale_news_seconds:
-            self.say_everything(self._session)
+            self.say_everything(self._connected())
         if now >= self._renew_at:
             if claims := self.ledger.claims():
                 self._query(self.store.renew(self.ledger.worker, self.options.lease_seconds, claims))
@@ -260,6 +260,9 @@ class LeaseKeeper:
         return self._query((sql, tuple(args)))
 
     def _query(self, call: Call) -> list[tuple[Any, ...]]:
+        return self._connected().query(*call)
+
+    def _connected(self) -> Session:
         self._session.connect()
         migrate.ensure_schema(self._session)
-        return self._session.query(*call)
+        return self._session

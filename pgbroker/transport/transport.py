@@ -68,10 +68,18 @@ class Transport(base.Transport):
         return version("psycopg2-binary")
 
     def establish_connection(self) -> Link:
-        """Check that the server answers and the schema fits, and return a connection."""
+        """Check that the server answers and the schema fits, and return a connection.
+
+        A worker goes on trying if the schema that it has been working with is missing; at its start that is an error.
+        """
         process = process_for(self.options)
-        with process.pool.lend():
-            pass
+        try:
+            with process.pool.lend():
+                pass
+        except errors.SchemaMissing as exc:
+            if not process.reports_start:
+                raise
+            raise errors.DatabaseUnreachable(str(exc)) from None
         if "celery" in sys.modules:
             from pgbroker.worker import hooks
 
