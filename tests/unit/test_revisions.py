@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "2e906a1df1e560d9554510ba0398a30ed69a325b5084524ab05dcbc4f9a14896",
+    "0001": "5bf953b017370338442025bed28b2f94ba4124aca1577c5e7813cba19eb6e965",
 }
 
 

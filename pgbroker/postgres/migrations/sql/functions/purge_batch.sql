@@ -58,7 +58,7 @@ begin
             g.content_type, g.content_encoding, g.headers, g.properties, g.body
         from gone g where g.headers is not null and g.task_name is not null
     ), woken as (
-        select pg_notify(w.channel, case when octet_length(w.task_id) < 200 then w.task_id else '' end)
+        select pg_notify(w.channel, w.payload)
         from pgbroker.waiters w where w.until > v_now and exists (select from gone g where g.task_id = w.task_id)
     )
     select count(*) into purged from gone where (select count(*) from woken) >= 0;
