@@ -1,11 +1,13 @@
 """Dedupe keys on Celery calls, seen from the publisher: nothing runs here, the rows tell."""
 
+import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg2
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery, chain, chord, group, signature
 
 from pgbroker import DedupeNotSupported, DuplicateJob, JobQueue
 from pgbroker.queue.store import Message, store_for
@@ -155,6 +157,64 @@ def test_a_duplicate_in_a_chord_is_refused_before_anything_is_stored(app: Celery
     with pytest.raises(DedupeNotSupported, match="whole chord"):
         chord([plain.si(1)], plain.si()).apply_async(dedupe_key="x")
     assert len(rows(database)) == 1
+
+
+def keyed(plain: Any, *numbers: int) -> list[Any]:
+    return [plain.si(number).set(dedupe_key="k") for number in numbers]
+
+
+def pair(plain: Any) -> Any:
+    """A chord whose second member is a duplicate of the first."""
+    return chord(keyed(plain, 1, 2), plain.si(3))
+
+
+#: A key on a whole canvas, or duplicates among the members of a chord, somewhere inside.
+NESTED: dict[str, Any] = {
+    "whole group": lambda p: group(p.si(0), group(p.si(1), p.si(2)).set(dedupe_key="k")),
+    "whole chain": lambda p: group(p.si(0), chain(p.si(1), p.si(2)).set(dedupe_key="k")),
+    "whole chord": lambda p: group(p.si(0), chord([p.si(1)], p.si(2)).set(dedupe_key="k")),
+    "in a group": lambda p: group(p.si(0), pair(p)),
+    "in another chord": lambda p: chord([p.si(0), pair(p)], p.si(4)),
+    "first in a chain": lambda p: chain(pair(p), p.si(4), group(p.si(5), p.si(6))),
+    "later in a chain": lambda p: chain(p.si(0), pair(p)),
+    "a group that becomes a chord": lambda p: chain(p.si(0), group(keyed(p, 1, 2)), p.si(4)),
+    "a generator": lambda p: chord((member for member in keyed(p, 1, 2)), p.si(3)),
+    "later in its members": lambda p: chord([chain(p.si(0), member) for member in keyed(p, 1, 2)], p.si(4)),
+    "as in a message": lambda p: json.loads(json.dumps(pair(p))),
+}
+
+
+@pytest.mark.parametrize("where", NESTED)
+def test_what_lies_deeper_is_refused_before_anything_is_stored(app: Celery, database: Any, where: str) -> None:
+    plain = app.tasks["d.plain"]
+    plain.delay()
+    whole = signature(NESTED[where](plain), app=app)
+    with pytest.raises(DedupeNotSupported, match=where if "whole" in where else "chord member"):
+        whole.apply_async()
+    assert len(rows(database)) == 1
+
+
+def test_a_key_of_arguments_that_are_not_there_yet_is_no_obstacle(app: Celery, database: Any) -> None:
+    plain, formatted = app.tasks["d.plain"], app.tasks["d.formatted"]
+    chord([chain(plain.s(n), formatted.s()) for n in range(2)], plain.s()).apply_async()
+    chain(plain.s(), chord([formatted.s(), formatted.s(deep=True)], plain.s())).apply_async()
+    chord([formatted.s(), formatted.s(deep=True)], plain.s()).apply_async((7,))
+    keys = [row[1] for row in rows(database) if row[0] == "d.formatted"]
+    assert keys == ["place:7:False", "place:7:True"]
+
+
+def test_a_lazy_group_stays_lazy(app: Celery, database: Any) -> None:
+    plain = app.tasks["d.plain"]
+    plain.delay()
+    stored: list[int] = []
+
+    def members() -> Iterator[Any]:
+        for number in range(10):
+            stored.append(len(rows(database)))
+            yield plain.si(number)
+
+    group(members()).apply_async()
+    assert stored[-1] > 5
 
 
 def test_a_publish_waits_for_an_open_transaction_and_then_decides(app: Celery, database: Any) -> None:
