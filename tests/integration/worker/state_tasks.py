@@ -119,6 +119,11 @@ def _register_ends(app: Celery, mode: str) -> None:
             raise Reject("not now", requeue=True)
         return "done"
 
+    @define("reject_always")
+    def reject_always(self: Any) -> None:
+        begin(self)
+        raise Reject("never", requeue=True)
+
     @define("exit")
     def exit_(self: Any) -> None:
         begin(self)

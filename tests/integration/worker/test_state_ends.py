@@ -18,6 +18,8 @@ from worker_site import POOLS, Site
 
 from pgbroker import DuplicateJob, JobQueue
 
+MAX_REQUEUES = 2
+
 TRACEBACK = r"^ValueError: no such luck\nTraceback .*raise "
 
 #: By the name of the task: what is to be seen in the end, and ``last_error`` of its last job.
@@ -30,6 +32,10 @@ ENDS: dict[str, tuple[Seen, str | None]] = {
     "ignore": (done("IGNORED", result="PENDING"), None),
     "reject": (dead(), "^Reject: not for me$"),
     "reject_once": (done(attempts=2, events=("requeued",)), "^Reject: not now$"),
+    "reject_always": (
+        dead(attempts=MAX_REQUEUES + 1, events=("requeued", "requeued", "buried")),
+        f"^put back {MAX_REQUEUES} times, max_requeues reached; last: Reject: never$",
+    ),
     "exit": (dead(), "SystemExit.*3"),
     "retry": (Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS"), None),
     "retry_in_vain": (
@@ -58,7 +64,7 @@ class Battery:
         self.states = states
         self.ids = {(mode, name): states.publish(mode, name) for name in ENDS for mode in MODES}
         self.ids.update({(mode, name): self.publish_odd(mode, name) for name in REFUSED for mode in MODES})
-        states.worker(4)
+        states.worker(4, options={"max_requeues": MAX_REQUEUES})
 
     def publish_odd(self, mode: str, name: str) -> str:
         """Publish what is not quite a call of a task."""
