@@ -230,13 +230,14 @@ class Ledger:
                 if not is_kept and holding.consumer_tag in consumer_tags:
                     holding.retired_at = holding.retired_at or now
 
-    def retire_claims(self, tags: Iterable[Tag]) -> None:
-        """The same for jobs that were never handed to a consumer."""
-        now = time.monotonic()
+    def release(self, tags: Iterable[Tag]) -> None:
+        """Jobs that were never handed to a consumer, and will not be, go back at once."""
         with self._lock:
-            for tag in tags:
-                if (holding := self._held.get(tag.claim)) is not None and not holding.is_started:
-                    holding.retired_at = holding.retired_at or now
+            idle = [tag for tag in tags if self._forget(tag)]
+            if not idle:
+                return
+            self._calls.append(self.store.release([t.job_id for t in idle], [t.claim for t in idle]))
+        self._news()
 
     def give_back(self, grace_seconds: float, waiting_seconds: float = float("inf")) -> None:
         """Release what was retired so long ago and has still not started: old place, attempt returned.

@@ -245,6 +245,7 @@ class Channel(PublishingChannel):
             self.process.ledger.say(call)
         else:
             self._query(call)
+            self._flush_unless_driven()
 
     @property
     def _link(self) -> Link:

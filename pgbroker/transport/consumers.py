@@ -66,14 +66,14 @@ class Consumers:
 
         Returns:
             The transient messages that were fetched for it and not handed out: the caller puts them back. Jobs in
-            that state are given back by way of the ledger.
+            that state go back by way of the ledger.
         """
         gone = self._by_tag.pop(tag, None)
         jobs = [row for owner, row in self._jobs if owner is gone]
         mail = [row for owner, row in self._mail if owner is gone]
         self._jobs = collections.deque(entry for entry in self._jobs if entry[0] is not gone)
         self._mail = collections.deque(entry for entry in self._mail if entry[0] is not gone)
-        self.ledger.retire_claims([Tag(row.job_id, row.claim) for row in jobs])
+        self.ledger.release(Tag(row.job_id, row.claim) for row in jobs)
         return mail
 
     # -- what they want -----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Consumers:
             tag = Tag(claimed.job_id, claimed.claim)
             self.ledger.deliver(tag, subscription.tag if subscription else NOBODY)
             if subscription is None:
-                self.ledger.retire_claims([tag])
+                self.ledger.release([tag])
                 continue
             self._jobs.append((subscription, claimed))
 
