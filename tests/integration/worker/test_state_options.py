@@ -8,14 +8,13 @@ from state_tasks import MODES
 from worker_site import Site, wait_until
 
 
-@pytest.mark.parametrize("optimization", ["fair", pytest.param("default", marks=pytest.mark.slow)])
-def test_max_tasks_per_child(optimization: str, site: Site) -> None:
-    """Processes come and go. With "default" they are given tasks before they have ended the one that they run."""
-    states = States(site, "prefork")
+@pytest.mark.parametrize("pool", ["prefork"])
+def test_max_tasks_per_child(pool: str, site: Site) -> None:
+    """Processes come and go. ``-O fair`` is Celery's default, and said here all the same."""
+    states = States(site, pool)
     long = states.publish("late", "sleep", 1)
     ids = [states.publish(mode, "succeed") for mode in MODES for _ in range(6)]
-    arguments = ("--max-tasks-per-child=2", "-O", optimization)
-    states.worker(2, *arguments, options=LEASE, worker_prefetch_multiplier=8)
+    states.worker(2, "--max-tasks-per-child=2", "-O", "fair", options=LEASE, worker_prefetch_multiplier=8)
     for task_id in (long, *ids):
         states.check(task_id, done())
         assert states.runs(task_id) == 1
