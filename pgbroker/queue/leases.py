@@ -21,6 +21,7 @@ from pgbroker.options import Options
 from pgbroker.postgres import migrate, native
 from pgbroker.postgres.connection import Session
 from pgbroker.queue.alarm import Alarm
+from pgbroker.queue.declarations import Declarations
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import Routing, routing_for
 from pgbroker.queue.store import Call, Store, store_for
@@ -76,6 +77,8 @@ class LeaseKeeper:
         self.consumers: dict[str, str] = {}
         #: Transient queues of this process, kept alive without a consumer.
         self.kept_queues: set[str] = set()
+        #: What of theirs may be swept away while this process is suspended.
+        self.declarations = Declarations()
         self.chores: tuple[Chore, ...] = ()
         #: A job that was fetched and not taken up for so long goes back; set in a worker, which fetches ahead.
         self.most_waiting_seconds = float("inf")
@@ -115,6 +118,12 @@ class LeaseKeeper:
     def nudge(self) -> None:
         """Let the thread look around now."""
         self._alarm.ring()
+
+    def dismiss(self, known_as: str) -> None:
+        """A consumer is no more."""
+        queue = self.consumers.pop(known_as, None)
+        if queue is not None and queue not in list(self.consumers.values()):
+            self.declarations.no_consumer(queue)
 
     def take_on(self, *chores: Chore) -> None:
         """Do these from now on."""
@@ -221,8 +230,20 @@ class LeaseKeeper:
             self._renew_at = time.monotonic() + self._renew_interval
         if now >= self._attend_at:
             if self.consumers or self.kept_queues:
-                self._query(self.attend_call())
+                self._attend()
             self._attend_at = time.monotonic() + self._attend_interval
+
+    def _attend(self) -> None:
+        """Keep consumers and queues on the books; declare and bind anew what was swept away."""
+        in_use = {*self.consumers.values(), *self.kept_queues}  # before the look: what comes later is not looked for
+        missing = self.declarations.missing(in_use, dict(self._query(self.attend_call())))
+        if not missing:
+            return
+        for calls in missing.values():
+            for call in calls:
+                self._query(call)
+        self._query(self.attend_call())
+        logger.warning("declared again what had gone while this process was not heard of: %s", ", ".join(missing))
 
     def attend_call(self) -> Call:
         """The statement that says which consumers and queues of this process are alive."""

@@ -222,14 +222,12 @@ class Routing:
     def attend(
         self, worker: str, tags: Sequence[str], queues: Sequence[str], kept: Sequence[str], seconds: float
     ) -> Call:
-        """Say that consumers and transient queues of a process are alive for so many seconds."""
-        return f"select {self.prefix}attend(%s, %s::text[], %s::text[], %s::text[], %s)", (
-            worker,
-            list(tags),
-            list(queues),
-            list(kept),
-            seconds,
-        )
+        """Say that consumers and transient queues of a process are alive for so many seconds.
+
+        Rows: each of these transient queues that is there, and how many bindings it has.
+        """
+        sql = f"select queue_name, bindings from {self.prefix}attend(%s, %s::text[], %s::text[], %s::text[], %s)"
+        return sql, (worker, list(tags), list(queues), list(kept), seconds)
 
     def depart(self, worker: str, tags: Sequence[str] | None) -> Call:
         """Say that consumers are gone; ``None``: all of the process, with its exclusive queues."""

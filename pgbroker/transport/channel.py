@@ -235,7 +235,7 @@ class Channel(PublishingChannel):
     def _depart(self, subscriptions: list[Subscription]) -> None:
         link = self.connection
         for subscription in subscriptions:
-            self.process.keeper.consumers.pop(subscription.known_as, None)
+            self.process.keeper.dismiss(subscription.known_as)
             if link is not None:
                 link.pump.unsubscribe(subscription)
         if not subscriptions:

@@ -70,6 +70,7 @@ class DeclaringChannel(base.StdChannel):
         )
         if (found := self._value(call)) != type:
             raise errors.PreconditionFailed(name, f"it is a {found} exchange, not a {type} one; delete it first")
+        self.process.keeper.declarations.exchange(name, call)
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False, **_: Any) -> None:
         """Remove an exchange with its bindings.
@@ -115,7 +116,8 @@ class DeclaringChannel(base.StdChannel):
             return self._count(name, kind, None)
         owner = process.ledger.worker if exclusive else None
         traits = topology.traits_of(name, arguments, owner=owner, auto_delete=auto_delete)
-        kind = self._value(process.routing.declare_queue(name, traits))
+        call = process.routing.declare_queue(name, traits)
+        kind = self._value(call)
         if kind == "transient" and not traits.is_transient:
             raise errors.PreconditionFailed(
                 name, "it is transient (exclusive, auto-delete or x-expires) and holds no jobs; delete it first"
@@ -123,6 +125,7 @@ class DeclaringChannel(base.StdChannel):
         if kind == "job":
             self._job_queues.add(name)
             return DeclareOk(name, 0, 0) if nowait else self._count(name, kind, CHEAP_COUNT_CAP, process.ledger.worker)
+        process.keeper.declarations.queue(name, call, auto_delete=auto_delete)
         if exclusive:
             process.keeper.kept_queues.add(name)
             if self.connection is not None:
@@ -162,14 +165,16 @@ class DeclaringChannel(base.StdChannel):
             raise errors.ExchangeNotFound(exchange)
         if outcome == "no queue":
             raise errors.QueueNotFound(queue)
+        self.process.keeper.declarations.binding(queue, exchange, call)
 
     def queue_unbind(
         self, queue: str, exchange: str = "", routing_key: str = "", arguments: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Take one binding away."""
-        self._query(
-            self.process.routing.unbind_queue(exchange, queue, routing_key or "", topology.canonical(arguments))
-        )
+        key, canonical = routing_key or "", topology.canonical(arguments)
+        bind_call = self.process.routing.bind_queue(exchange, queue, key, topology.topic_pattern(key), canonical)
+        self.process.keeper.declarations.no_binding(queue, bind_call)
+        self._query(self.process.routing.unbind_queue(exchange, queue, key, canonical))
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
         """Take out what waits, and not what is published meanwhile. Returns how many messages that were."""
@@ -193,6 +198,7 @@ class DeclaringChannel(base.StdChannel):
             raise errors.PreconditionFailed(queue, f"it is in use, so it was not deleted ({', '.join(wanted)})")
         self._job_queues.discard(queue)
         self.process.keeper.kept_queues.discard(queue)
+        self.process.keeper.declarations.no_queue(queue)
         return purged + count
 
     def list_bindings(self) -> list[tuple[str, str, str, dict[str, Any]]]:

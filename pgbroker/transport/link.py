@@ -83,6 +83,8 @@ class Link:
             return
         process, queues = self.process, sorted(self.exclusive_queues)
         process.keeper.kept_queues -= self.exclusive_queues
+        for queue in queues:
+            process.keeper.declarations.no_queue(queue)
         call = process.routing.drop_exclusive(process.ledger.worker, queues)
         if is_lost:
             return

@@ -324,7 +324,7 @@ class Pump:
         self.ledger.tell_no_more(self.waker.signal)
         gone = list(self.consumers)
         for subscription in gone:
-            self.keeper.consumers.pop(subscription.known_as, None)
+            self.keeper.dismiss(subscription.known_as)
         if not is_lost and self._talk.session.is_open:
             try:
                 self._wind_up(gone)

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "5bf953b017370338442025bed28b2f94ba4124aca1577c5e7813cba19eb6e965",
+    "0001": "44370f9f2d1b806132e1c0914c4b6cf190d70c1beabf9e7746d67f0065e37b82",
 }
 
 

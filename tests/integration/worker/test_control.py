@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -43,6 +44,20 @@ def test_answers_while_there_is_always_work(pool: str, site: Site) -> None:
     assert [ping(site) < 1 for _ in range(3)] == [True] * 3
     assert site.statuses()["PENDING"] > 0
     site.app.control.purge()
+
+
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
+def test_answers_again_after_it_was_suspended_for_long(pool: str, site: Site) -> None:
+    worker = site.worker(pool, 1, options={"lease_seconds": 2})
+    ping(site)
+    worker.process.send_signal(signal.SIGSTOP)
+    # what another worker does once this one has been silent for attend_seconds
+    site.rows("update pgbroker.transient_queues set lives_until = now() - interval '1 second'")
+    site.rows("update pgbroker.consumers set lives_until = now() - interval '1 second'")
+    assert site.rows("select pgbroker.sweep_transient() > 0") == [(True,)]
+    worker.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: site.app.control.inspect(timeout=0.5, limit=1).ping(), 8, site.describe)
+    assert site.rows("select queue from pgbroker.consumers where queue = 'celery'") == [("celery",)]
 
 
 @pytest.mark.parametrize("pool", PREFORK_FIRST)

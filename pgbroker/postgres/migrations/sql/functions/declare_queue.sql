@@ -23,6 +23,12 @@ declare
     v_arguments text;
 begin
     select * into v_row from pgbroker.transient_queues where name = p_queue;
+    if found and v_row.lives_until < v_now + interval '10 seconds' then
+        -- about to be swept away, or being swept at this moment: then it is gone after the wait
+        update pgbroker.transient_queues
+        set lives_until = greatest(lives_until, v_now + make_interval(secs => coalesce(expires_seconds, 60)))
+        where name = p_queue returning * into v_row;
+    end if;
     if found then
         if p_owner is distinct from v_row.owner and p_owner is not null or v_row.expires_seconds is not null then
             update pgbroker.transient_queues
