@@ -290,7 +290,7 @@ class Session:
     def _failed(self, exc: psycopg2.Error) -> errors.PgBrokerError:
         self._in_flight = False
         mapped = map_error(exc, is_closed=bool(self._connection.closed))
-        if self.has_schema and exc.pgcode in _GONE_STATES:
+        if self.has_schema and exc.pgcode in _GONE_STATES and self.options.schema in (exc.diag.message_primary or ""):
             from pgbroker.postgres import migrate
 
             migrate.forget(self.options)

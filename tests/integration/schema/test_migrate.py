@@ -141,3 +141,20 @@ def test_functions_are_repaired_and_old_ones_of_ours_dropped(
     ]
     run("drop function pgbroker.theirs()")
     assert picture("pgbroker") == before
+
+
+def test_what_is_missing_of_the_schema_is_told_from_what_else_is_missing(run: Run, options: OptionsFor) -> None:
+    given = options()
+    with closing(Session(given)) as session:
+        session.connect()
+        migrate.ensure_schema(session)
+        with pytest.raises(errors.DatabaseError, match="no_such_function"):
+            session.query("select no_such_function()")
+        assert session.is_open
+        run("drop schema pgbroker cascade")
+        with pytest.raises(errors.ConnectionLost, match='schema "pgbroker" was dropped or changed') as caught:
+            session.query("select pgbroker.history_seconds()")
+        assert "LINE" not in str(caught.value)
+        session.connect()
+        migrate.ensure_schema(session)
+        assert session.query("select pgbroker.history_seconds()") == [(86400.0,)]
