@@ -14,7 +14,7 @@ from celery.utils import uuid
 from pgbroker.errors import DedupeNotSupported, DuplicateJob
 from pgbroker.publishing import canvas
 from pgbroker.queue.job_arguments import check_key
-from pgbroker.transport import receipts
+from pgbroker.transport import handing_on, receipts
 
 canvas.install()
 
@@ -95,12 +95,8 @@ class Task(celery.Task):  # type: ignore[type-arg]
             children[-1:] = [] if live is None else [live]
 
     def _own_key(self, task_id: str | None, args: Any, kwargs: Any) -> str | None:
-        running = self.app.current_worker_task
-        if task_id is not None and running is not None and running.request.id == task_id:
-            # a retry or a replacement: the key that the running job holds passes on, wherever it came from
-            properties = getattr(running.request, "properties", None) or {}
-            inherited: str | None = properties.get("dedupe_key")
-            return inherited
+        if handing_on.is_handed_on(task_id):
+            return None  # the transport passes on the key that the running job holds, wherever it came from
         return self.dedupe_key_of(tuple(args or ()), dict(kwargs or {}))
 
     def dedupe_key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -90,6 +90,8 @@ def build(
         "stamps": {},
     }
     properties = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": priority}
+    if dedupe_key is not None:
+        properties["dedupe_key"] = dedupe_key  # where a task finds it that is retried
     return Message(
         queue=queue,
         task_id=task_id,

@@ -10,7 +10,7 @@ from pgbroker import errors
 from pgbroker.queue import bulk
 from pgbroker.queue.routing import Dispatched
 from pgbroker.queue.store import Message, Published
-from pgbroker.transport import receipts, topology
+from pgbroker.transport import handing_on, receipts, topology
 from pgbroker.transport.batch import PublishBatch
 from pgbroker.transport.declaring import DeclaringChannel
 from pgbroker.transport.envelope import Envelope
@@ -38,6 +38,7 @@ class PublishingChannel(DeclaringChannel):
         properties: dict[str, Any] | None = None,
     ) -> Envelope:
         """Wrap an encoded body for :meth:`basic_publish`."""
+        properties = handing_on.with_key(headers, properties)
         return Envelope(body, priority, content_type, content_encoding, headers, properties)
 
     def basic_publish(

@@ -7,10 +7,12 @@ from typing import Any
 
 import psycopg2
 import pytest
-from celery import Celery, chain, chord, group, signature
+from celery import Celery, chain, chord, group, signals, signature
 
 from pgbroker import DedupeNotSupported, DuplicateJob, JobQueue
+from pgbroker.errors import ConnectionLost
 from pgbroker.queue.store import Message, store_for
+from pgbroker.transport.publishing import PublishingChannel
 
 
 @pytest.fixture
@@ -32,11 +34,14 @@ def app(database: Any) -> Celery:
     return app
 
 
-def rows(database: Any) -> list[tuple[Any, ...]]:
+JOBS = "select task_name, dedupe_key, status from pgbroker.jobs order by job_id"
+
+
+def rows(database: Any, sql: str = JOBS) -> list[tuple[Any, ...]]:
     connection = database.connect()
     try:
         cursor = connection.cursor()
-        cursor.execute("select task_name, dedupe_key, status from pgbroker.jobs order by job_id")
+        cursor.execute(sql)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
     finally:
@@ -55,6 +60,48 @@ def test_a_key_given_to_a_call(app: Celery, database: Any) -> None:
         plain.apply_async((4,), dedupe_key="k", on_duplicate="raise")
     assert caught.value.task_id == first.id
     assert len(rows(database)) == 3
+
+
+def test_a_publish_whose_answer_was_lost_is_no_duplicate_of_itself(
+    app: Celery, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = app.tasks["d.plain"]
+    plain.delay()
+    publish, lost = PublishingChannel.publish_job, []
+
+    def publish_and_lose(self: PublishingChannel, *args: Any) -> Any:
+        published = publish(self, *args)
+        if not lost:
+            lost.append(published)
+            raise ConnectionLost("after the commit")
+        return published
+
+    monkeypatch.setattr(PublishingChannel, "publish_job", publish_and_lose)
+    result = plain.apply_async(dedupe_key="k", on_duplicate="raise")
+    assert len(lost) == 1
+    assert result.duplicate is False
+    assert len(rows(database)) == 2
+    assert plain.apply_async(dedupe_key="k").id == result.id
+
+
+def test_what_a_signal_handler_publishes_is_another_call(app: Celery, database: Any) -> None:
+    plain = app.tasks["d.plain"]
+    held = plain.apply_async(dedupe_key="held")
+    announced: list[Any] = []
+
+    def announce(sender: str, headers: dict[str, Any], **_: Any) -> None:
+        if not announced:
+            announced.append(headers["id"])
+            announced.append(app.send_task("d.announce", dedupe_key="held").id)
+
+    signals.before_task_publish.connect(announce)
+    try:
+        result = plain.apply_async(dedupe_key="k", on_duplicate="raise")
+    finally:
+        signals.before_task_publish.disconnect(announce)
+    assert (result.id, result.duplicate) == (announced[0], False)
+    aliases = "select task_id, leads_to from pgbroker.aliases"
+    assert rows(database, aliases) == [(announced[1], held.id)]
 
 
 def test_a_key_holds_in_its_own_queue(app: Celery, database: Any) -> None:
@@ -144,8 +191,10 @@ def test_a_key_on_a_whole_canvas_is_refused(app: Celery, database: Any, make: An
 
 def test_members_of_a_group_may_be_duplicates(app: Celery, database: Any) -> None:
     plain = app.tasks["d.plain"]
-    group([plain.si(1).set(dedupe_key="k"), plain.si(2).set(dedupe_key="k"), plain.si(3)]).apply_async()
+    whole = group([plain.si(1).set(dedupe_key="k"), plain.si(2).set(dedupe_key="k"), plain.si(3)]).apply_async()
     assert [row[1] for row in rows(database)] == ["k", None]
+    first, second, _ = whole.results
+    assert rows(database, "select task_id, leads_to from pgbroker.aliases") == [(second.id, first.id)]
 
 
 def test_a_duplicate_in_a_chord_is_refused_before_anything_is_stored(app: Celery, database: Any) -> None:

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "44370f9f2d1b806132e1c0914c4b6cf190d70c1beabf9e7746d67f0065e37b82",
+    "0001": "908e080ef9f37eb0bd5fec89b239f378e58fdc119a70a5a1d1e4d1305ab77cca",
 }
 
 

@@ -72,8 +72,10 @@ begin
         p_run_after => enqueue.eta, p_expires_at => enqueue.expires, p_delay_seconds => null, p_ttl_seconds => null,
         p_dedupe_key => enqueue.dedupe_key, p_max_attempts => 5, p_exchange => null, p_routing_key => null,
         p_content_type => 'application/json', p_content_encoding => 'utf-8', p_headers => v_headers::text,
-        p_properties => json_build_object(
-            'correlation_id', v_id, 'reply_to', '', 'delivery_mode', 2, 'priority', v_priority)::text,
+        -- a task that is retried finds its key there
+        p_properties => json_strip_nulls(json_build_object(
+            'correlation_id', v_id, 'reply_to', '', 'delivery_mode', 2, 'priority', v_priority,
+            'dedupe_key', enqueue.dedupe_key))::text,
         p_body => convert_to(jsonb_build_array(enqueue.args, enqueue.kwargs, jsonb_build_object(
             'callbacks', null, 'errbacks', null, 'chain', null, 'chord', null))::text, 'UTF8'),
         p_joined => true) p;
