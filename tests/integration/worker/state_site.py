@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,14 @@ LEASE = {"lease_seconds": 2, "reap_interval": 0.5}
 
 #: For tests that take their time: two pools stand for all where slow tests are left out.
 TWO_FIRST = ("prefork", "threads", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("solo", "gevent")))
+
+
+LOOK = """
+    select (select json_agg(json_build_array(status, attempts, result_state, dedupe_key is not null) order by job_id)
+            from pgbroker.job_log where task_id = %(id)s),
+        (select json_agg(kind order by event_id) from pgbroker.job_events where task_id = %(id)s),
+        (select status::text from pgbroker.jobs_live where dedupe_key = %(key)s)
+"""
 
 
 class Row(NamedTuple):
@@ -70,6 +79,7 @@ class States:
     def __init__(self, site: Site, pool: str, **options: Any) -> None:
         self.site, self.pool, self.queue = site, pool, f"states of {pool}"
         self.app = register(site.make_app(task_default_queue=self.queue, broker_transport_options=options))
+        self._connection = site.database.connect()
 
     def worker(self, concurrency: int, *arguments: str, queues: str | None = None, **conf: Any) -> Worker:
         """Start a worker of the pool; a solo one has a concurrency of one."""
@@ -92,17 +102,9 @@ class States:
 
     def seen(self, task_id: str) -> Seen:
         """What is to be seen of a task now."""
-        ((rows, events, holder),) = self.site.rows(
-            """
-            select (select json_agg(json_build_array(status, attempts, result_state, dedupe_key is not null)
-                        order by job_id) from pgbroker.job_log where task_id = %s),
-                (select json_agg(kind order by event_id) from pgbroker.job_events where task_id = %s),
-                (select status::text from pgbroker.jobs_live where dedupe_key = %s)
-            """,
-            task_id,
-            task_id,
-            key_of(task_id),
-        )
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(LOOK, {"id": task_id, "key": key_of(task_id)})
+            ((rows, events, holder),) = cursor.fetchall()
         result = str(self.app.AsyncResult(task_id).state)
         return Seen(tuple(Row(*row) for row in rows or ()), result, tuple(events or ()), holder)
 
@@ -146,6 +148,7 @@ class States:
         return self.site.record.count("start", task_id=task_id)
 
     def close(self) -> None:
+        self._connection.close()
         self.app.close()
 
 

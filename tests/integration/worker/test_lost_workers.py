@@ -1,14 +1,19 @@
-"""A worker is killed with its whole session: what it held comes back by the rules of its ack mode."""
+"""A worker is killed with its whole session: what it held comes back by the rules of its ack mode.
+
+In the default run this is proved by test_state_losses.py.
+"""
 
 from __future__ import annotations
 
 import pytest
-from worker_site import PREFORK_FIRST, Site, wait_until
+from worker_site import POOLS, Site, wait_until
+
+pytestmark = pytest.mark.slow
 
 LEASE = {"lease_seconds": 2, "reap_interval": 0.5}
 
 
-@pytest.mark.parametrize("pool", PREFORK_FIRST[:-1])  # gevent's takes one at a time
+@pytest.mark.parametrize("pool", POOLS[:-1])  # gevent's takes one at a time
 def test_runs_a_late_acknowledged_task_again_and_the_unstarted_ones_once(pool: str, site: Site) -> None:
     running = site.app.tasks["app.late_sleep"].delay(4)
     waiting = [site.app.tasks["app.late_sleep"].delay(0.01).id for _ in range(3)]
@@ -31,7 +36,7 @@ def test_runs_a_late_acknowledged_task_again_and_the_unstarted_ones_once(pool: s
         assert site.job(task_id)["attempts"] == 1
 
 
-@pytest.mark.parametrize("pool", PREFORK_FIRST)
+@pytest.mark.parametrize("pool", POOLS)
 def test_never_runs_an_early_acknowledged_task_again(pool: str, site: Site) -> None:
     running = site.app.tasks["app.sleep"].delay(30)
     worker = site.worker(pool, 1, options=LEASE)
@@ -42,7 +47,6 @@ def test_never_runs_an_early_acknowledged_task_again(pool: str, site: Site) -> N
     assert site.record.runs() == {running.id: 1}
 
 
-@pytest.mark.slow
 def test_gives_up_after_max_attempts(site: Site) -> None:
     """A task that kills its worker must not go round for ever."""
     options = {**LEASE, "max_attempts": 2}

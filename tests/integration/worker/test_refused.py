@@ -9,10 +9,10 @@ import pytest
 from celery.exceptions import InvalidTaskError, NotRegistered
 from ends_site import Ends
 from kombu.exceptions import ContentDisallowed, DecodeError
-from worker_site import POOLS, Site, wait_until
+from worker_site import PREFORK_FIRST, Site, wait_until
 
 
-@pytest.fixture(scope="module", params=[pool for pool in POOLS if pool != "solo"])
+@pytest.fixture(scope="module", params=PREFORK_FIRST)
 def ends(request: pytest.FixtureRequest, module_database: Any, tmp_path_factory: Any) -> Iterator[Ends]:
     name = request.param
     site = Site(module_database, tmp_path_factory.mktemp(name))
