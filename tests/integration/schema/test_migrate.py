@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pgbroker import errors
 from pgbroker.postgres import checks, migrate, sql_files
+from pgbroker.postgres.connection import Session
 from pgbroker.postgres.revisions import HEAD
 
 if TYPE_CHECKING:

@@ -68,8 +68,8 @@ def test_ends_all_that_waits_in_small_transactions(channel: Any, sql: Sql, put: 
     assert statuses(sql, f"{name}-other") == {"PENDING": 2}
     assert sum(sizes) == 14
     assert max(sizes) == BATCH
-    ended = "select count(*), count(distinct task_id), min(outcome), bool_and(body = 'body') from pgbroker.outcome_outbox"
-    assert sql(f"{ended} where queue = %s", name) == [(14, 14, "PURGED", True)]
+    ended = "select count(*), count(distinct task_id), min(outcome), bool_and(body = 'body')"
+    assert sql(f"{ended} from pgbroker.outcome_outbox where queue = %s", name) == [(14, 14, "PURGED", True)]
 
 
 def test_leaves_what_is_published_meanwhile(channel: Any, sql: Sql, put: Any, name: str) -> None:
