@@ -49,21 +49,23 @@ class Envelope:
         """The row to be published into ``queue``.
 
         Raises:
-            ValueError: ``eta``, ``expires`` or ``expiration`` cannot be read.
+            ValueError: ``eta``, ``expires`` or ``expiration`` cannot be read, or the task's id or name, or the dedupe
+                key, cannot be stored.
         """
         headers, properties = self.headers, self.properties
         is_task = "task" in headers  # other protocols have headers of these names too (remote control: a float)
         eta, expires = (headers.get("eta"), headers.get("expires")) if is_task else (None, None)
         ttl_ms = properties.get("expiration")
+        text = _exact_text if is_task else _shown_text
         return Message(
             queue=queue,
-            task_id=_text(headers.get("id") or properties.get("correlation_id")),
-            task_name=_text(headers.get("task")),
+            task_id=text(headers.get("id") or properties.get("correlation_id"), "task id"),
+            task_name=text(headers.get("task"), "task name"),
             priority=self.priority,
             run_after=_point_in_time(eta, "eta"),
             expires_at=_point_in_time(expires, "expires"),
             ttl_seconds=float(ttl_ms) / 1000 if ttl_ms not in (None, "") and expires is None else None,
-            dedupe_key=_text(properties.get("dedupe_key")),
+            dedupe_key=_exact_text(properties.get("dedupe_key"), "dedupe key"),
             max_attempts=max_attempts,
             exchange=exchange or None,
             routing_key=routing_key if exchange else None,
@@ -84,7 +86,18 @@ def _text_encoding(content_encoding: str | None) -> str:
     return _TEXT if not content_encoding or content_encoding == "binary" else content_encoding
 
 
-def _text(value: Any) -> str | None:
+def _exact_text(value: Any, name: str) -> str | None:
+    """A value by which jobs, results and revokes are found, so that a worker must be given the very same."""
+    if value is None:
+        return None
+    text = str(value)
+    if storable(text) != text:
+        raise ValueError(f"{name} {text[:80]!r} holds a NUL or a lone surrogate, which PostgreSQL cannot store")
+    return text
+
+
+def _shown_text(value: Any, name: str) -> str | None:
+    """A value that only people look at."""
     return None if value is None else storable(str(value))
 
 

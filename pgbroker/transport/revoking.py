@@ -56,8 +56,9 @@ def read_revocation(exchange: str, message: Envelope) -> Revocation | None:
         if command.get("destination") or command.get("pattern"):
             return None
         if method in _BY_ID:
-            ids = _as_list(arguments["task_id"])
-            return Revocation([str(task_id) for task_id in ids], {}) if ids else None
+            ids = [str(task_id) for task_id in _as_list(arguments["task_id"])]
+            ids = [task_id for task_id in ids if storable(task_id) == task_id]  # a task with another id is not stored
+            return Revocation(ids, {}) if ids else None
         if method == _BY_STAMPS:
             return Revocation([], _read_stamps(arguments["headers"]))
     except (ValueError, TypeError, KeyError, AttributeError):

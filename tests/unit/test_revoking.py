@@ -27,6 +27,8 @@ def read(
         ("revoke", {"task_id": ["a", "b"], "terminate": True}, Revocation(["a", "b"], {})),
         ("terminate", {"signal": "KILL", "task_id": ["a"]}, Revocation(["a"], {})),
         ("revoke", {"task_id": []}, None),
+        ("revoke", {"task_id": ["a", "b\x00", "\ud800"]}, Revocation(["a"], {})),
+        ("revoke", {"task_id": "b\x00"}, None),
         ("revoke", {}, None),
         ("revoke", None, None),
         ("rate_limit", {"task_name": "revoke", "rate_limit": "1/s"}, None),

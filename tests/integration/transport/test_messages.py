@@ -40,6 +40,31 @@ def test_what_cannot_be_serialised_raises_before_anything_is_stored(channel: Any
         channel.queue_declare(name, passive=True)
 
 
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"])
+@pytest.mark.parametrize(
+    ("what", "headers", "properties"),
+    [
+        ("task id", lambda text: {"task": "t", "id": text}, lambda text: {}),
+        ("task name", lambda text: {"task": text, "id": "i"}, lambda text: {}),
+        ("dedupe key", lambda text: {"task": "t", "id": "i"}, lambda text: {"dedupe_key": text}),
+    ],
+)
+def test_refuses_ids_that_postgres_cannot_hold(
+    channel: Any, name: str, text: str, what: str, headers: Any, properties: Any
+) -> None:
+    """A worker would be given another id than the one by which the result is asked for."""
+    with pytest.raises(ValueError, match=f"{what} 'a.*b' holds a NUL or a lone surrogate"):
+        Producer(channel).publish({}, routing_key=name, headers=headers(text), **properties(text))
+    with pytest.raises(errors.QueueNotFound):
+        channel.queue_declare(name, passive=True)
+
+
+def test_takes_any_id_of_what_is_no_task(channel: Any, name: str) -> None:
+    Producer(channel).publish({"a": 1}, routing_key=name, headers={"id": "a\x00b"}, correlation_id="c\x00d")
+    message = channel.basic_get(name, no_ack=True)
+    assert (message.headers["id"], message.properties["correlation_id"]) == ("a\x00b", "c\x00d")
+
+
 def test_two_schemas_live_side_by_side(connect: Connect, name: str) -> None:
     one, two = connect(schema="first app").channel(), connect(schema="second app").channel()
     Producer(one).publish("in one", routing_key=name)
