@@ -194,8 +194,9 @@ class DeclaringChannel(base.StdChannel):
             purged = purge_queue(self.process.pool.query, routing, queue)
         count = int(self._value(routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)))
         if count < 0:
-            wanted = [name for name, is_asked in (("if_unused", if_unused), ("if_empty", if_empty)) if is_asked]
-            raise errors.PreconditionFailed(queue, f"it is in use, so it was not deleted ({', '.join(wanted)})")
+            asked = {"it has consumers (if_unused)": if_unused, "messages wait in it (if_empty)": if_empty}
+            reasons = " or ".join(reason for reason, is_asked in asked.items() if is_asked)
+            raise errors.PreconditionFailed(queue, f"{reasons}, so it was not deleted")
         self._job_queues.discard(queue)
         self.process.keeper.kept_queues.discard(queue)
         self.process.keeper.declarations.no_queue(queue)
