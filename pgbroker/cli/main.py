@@ -16,6 +16,7 @@ _COMMANDS = {
     "cancel": "pgbroker.cli.job_commands",
     "check": "pgbroker.cli.schema_commands",
     "dead": "pgbroker.cli.dead_commands",
+    "flower": "pgbroker.cli.flower_command",
     "job": "pgbroker.cli.job_commands",
     "jobs": "pgbroker.cli.job_commands",
     "migrate": "pgbroker.cli.schema_commands",
