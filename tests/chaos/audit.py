@@ -19,6 +19,15 @@ from victims import Kill
 #: "A few milliseconds" after which a start is on record, on a busy machine with two cores.
 START_SECONDS = 1.0
 
+POOL_PROCESS_LOST, WORKER_LOST, USED_UP = "pool process lost", "worker lost after start", "attempts used up"
+
+#: Why a task may be a dead letter.
+REASONS = {
+    "chaos.early": (POOL_PROCESS_LOST, WORKER_LOST),
+    "chaos.late": (USED_UP,),
+    "chaos.late_once": (POOL_PROCESS_LOST, USED_UP),
+}
+
 
 @dataclasses.dataclass
 class Run:
@@ -118,24 +127,16 @@ class Audit:
         task_id, result = published.task_id, self.story.results[published.task_id]
         has_ended = any(run.end is not None for run in runs)
         how = "before it began" if not runs else "after its end" if has_ended else "in its run"
+        reason = _reason(row["last_error"])
         self.counts["DEAD"] += 1
         self.counts[f"DEAD, killed {how}"] += 1
-        if not self._is_reason_allowed(published, str(row["last_error"])):
+        self.counts[f"DEAD, {reason}"] += 1
+        if reason not in REASONS[published.task]:
             self.faults.append(f"{task_id} is DEAD for no good reason: {row} {runs}")
         if not any(f":{kill.main}:" in str(row["worker"]) for kill in self.story.kills):
             self.faults.append(f"{task_id} is DEAD, and nobody hurt its worker: {row} {runs}")
-        if has_ended:
-            self.counts[f"DEAD, killed after its end, result {result}"] += 1
-        if result != "FAILURE" and not (has_ended and result == "SUCCESS"):
+        if result != "FAILURE":
             self.faults.append(f"{task_id} is DEAD, its result {result}: {row} {runs}")
-
-    def _is_reason_allowed(self, published: Published, reason: str) -> bool:
-        if published.task == "chaos.late":
-            used_up = re.search(r"loss (\d+) of (\d+)$", reason)
-            return used_up is not None and used_up[1] == used_up[2]
-        if published.task == "chaos.late_once":
-            return reason.startswith("WorkerLostError")
-        return reason.startswith(("WorkerLostError", "worker lost after start"))
 
     def _judge_keys(self) -> None:
         """A key that was given away is free of whoever had it before."""
@@ -147,3 +148,13 @@ class Audit:
             if before is not None and any(run.start > published.at for run in self._runs[before.task_id]):
                 self.faults.append(f"{before.task_id} began when its key was {published.task_id}'s")
             holder[published.key] = published
+
+
+def _reason(last_error: str) -> str:
+    """What a dead letter says of itself, in short."""
+    spent = re.search(r"loss (\d+) of (\d+)$", last_error)
+    if spent is not None:
+        return USED_UP if spent[1] == spent[2] else last_error
+    if last_error.startswith("WorkerLostError"):
+        return POOL_PROCESS_LOST
+    return WORKER_LOST if last_error.startswith(WORKER_LOST) else last_error

@@ -25,13 +25,13 @@ class Figures:
         """Seconds from each kill to the moment at which the last job that it orphaned was taken back or ended.
 
         Args:
-            what: Kills of what.
+            what: Kills of what. Children of a worker that gave up for want of them do not count: its leases run out.
             is_covered: Those after which another worker was up all the time, or the others.
         """
         lost, ended = self._moments(self._story.events), self._moments(self._story.rows)
         seconds = []
         for number, kill in enumerate(self._story.kills):
-            if kill.what != what:
+            if kill.what != what or (what == "children" and kill.main in self._story.gave_up):
                 continue
             later = [other.at for other in self._story.kills[number + 1 :] if other.main == kill.main]
             moments = [at for at in lost[kill.main] if kill.at < at < min(later, default=inf)]

@@ -66,7 +66,7 @@ LOST: dict[str, Any] = {**DEAD, "last_error": "worker lost after start: lease of
         {"runs": AGAIN, "kills": (kill(4.0),), "mode": LATE},
         {**LOST, "kills": (kill(1.5),)},
         {**LOST, "kills": (kill(1.5),), "mode": STRICT},
-        {**LOST, "kills": (kill(2.1),), "runs": ((CHILD, 1.0, 2.0),), "result": "SUCCESS"},
+        {**LOST, "kills": (kill(2.1),), "runs": ((CHILD, 1.0, 2.0),)},
         {**DEAD, "kills": (kill(1.5),), "mode": LATE, "last_error": "WorkerLostError: signal 9; loss 5 of 5"},
     ],
 )
