@@ -1,6 +1,6 @@
 """What Celery's prefork pool forgets, and we must not.
 
-Its event loop writes tasks into the pipes of pool processes and reads back what became of them. Two moments lose sight
+Its event loop writes tasks into the pipes of pool processes and reads back what became of them. Three moments lose sight
 of a task that a pool process has:
 
 * When the broker's connection is lost, ``flush()`` drops all tasks that no process has reported as begun, as brokers
@@ -8,6 +8,8 @@ of a task that a pool process has:
   not depend on a connection.
 * A cold stop happens inside a signal handler, where nothing is read any more, for all of
   ``worker_soft_shutdown_timeout``. What has begun or ended meanwhile is read before tasks are cancelled.
+* When several processes die at once, one that dies while the pool sees to the others is found dead before its last words
+  are read. A task that it had begun would go to another process.
 
 Source: ``celery.concurrency.asynpool.AsynPool`` (5.7), ``celery.apps.worker.on_cold_shutdown``.
 """
@@ -43,7 +45,20 @@ def adapt(consumer: Any, ledger: Ledger) -> None:
     """Have a worker's prefork pool keep sight of its tasks."""
     pool = consumer.pool
     pool.flush = _keeping_what_is_written(pool, pool.flush, ledger)
+    pool._pool.on_job_process_down = _hearing_last_words(pool._pool, pool._pool.on_job_process_down)
     consumer.cancel_active_requests = _reading_before(consumer, consumer.cancel_active_requests)
+
+
+def _hearing_last_words(processes: Any, on_job_process_down: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    def listen_before(job: Any, pid_gone: int) -> None:
+        process = job._write_to
+        if not job._accepted and process is not None and not process._is_alive():
+            processes.process_flush_queues(process)
+            if job._accepted:
+                return  # with the next look it is a task whose process was lost
+        on_job_process_down(job, pid_gone)
+
+    return listen_before
 
 
 def _keeping_what_is_written(pool: Any, flush: Callable[[], None], ledger: Ledger) -> Callable[[], None]:
