@@ -1,15 +1,15 @@
 """What Celery's prefork pool forgets, and we must not.
 
-Its event loop writes tasks into the pipes of pool processes and reads back what became of them. Three moments lose sight
-of a task that a pool process has:
+Its event loop writes tasks into the pipes of pool processes and reads back what became of them. Three moments lose
+sight of a task that a pool process has:
 
 * When the broker's connection is lost, ``flush()`` drops all tasks that no process has reported as begun, as brokers
   deliver them again. A task that was already written to a process begins all the same. Here it is kept: its lease does
   not depend on a connection.
 * A cold stop happens inside a signal handler, where nothing is read any more, for all of
   ``worker_soft_shutdown_timeout``. What has begun or ended meanwhile is read before tasks are cancelled.
-* When several processes die at once, one that dies while the pool sees to the others is found dead before its last words
-  are read. A task that it had begun would go to another process.
+* When several processes die at once, one that dies while the pool sees to the others is found dead before its last
+  words are read. A task that it had begun would go to another process.
 
 Source: ``celery.concurrency.asynpool.AsynPool`` (5.7), ``celery.apps.worker.on_cold_shutdown``.
 """
