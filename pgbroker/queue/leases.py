@@ -270,6 +270,7 @@ class LeaseKeeper:
         while (call := self.ledger.take_call()) is not None:
             try:
                 session.query(*call)
+                self.ledger.call_said(call)
             except BaseException as exc:
                 self.ledger.refused(call, exc)
                 if not isinstance(exc, errors.DatabaseError) or isinstance(exc, errors.StatementTimeout):

@@ -1,26 +1,19 @@
-"""What this process holds: every claimed job from delivery to settlement, and what is still to be said about it.
+"""What this process holds: every claimed job from delivery to settlement.
 
-Acks and outcomes arrive from many places: the event loop, pool threads, greenlets, the result handler during a
-shutdown. They are written down here and return at once; whoever talks to the server next (the consumer's pump, or
-the lease thread if the pump has stopped) takes the lot. A word about a claim that the ledger does not know, because
-it was settled or given back, changes nothing.
+A word about a claim that the ledger does not know, because it was settled or given back, changes nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pgbroker import errors
-from pgbroker.postgres import native
-from pgbroker.queue.store import Call, Report, Store
-
-logger = logging.getLogger(__name__)
+from pgbroker.queue.outgoing import Outgoing
+from pgbroker.queue.store import Call, Store
 
 
 class Tag(NamedTuple):
@@ -52,27 +45,20 @@ class Holding:
     delivered_at: float = dataclasses.field(default_factory=time.monotonic)
 
 
-class Ledger:
+class Ledger(Outgoing):
     """The claims of one process. All methods may be called from any thread or greenlet.
 
     Attributes:
         worker: Names this process start in ``jobs.worker``; never used by another.
-        on_news: Called (from any thread) when there is something to say; must only signal. Under gevent a worker
-            has several connections that consume, so there may be several.
         is_stopping: Whether the process is shutting down, so that nothing more is handed over.
     """
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self.store = store
         self.worker = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        self.on_news: tuple[Callable[[], None], ...] = ()
         self.is_stopping: Callable[[], bool] = _no
-        self._lock = native.new_lock()
         self._held: dict[int, Holding] = {}
-        self._report = Report()
-        self._being_said: set[int] = set()
-        self._calls: list[Call] = []
-        self._news_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -80,18 +66,7 @@ class Ledger:
     def claims(self) -> list[int]:
         """The claims whose leases this process wants: what it holds, and what ended and is still to be said."""
         with self._lock:
-            return [*self._held, *self._report.done_claims, *self._being_said]
-
-    def tell(self, on_news: Callable[[], None]) -> None:
-        """Call this whenever there is something to say."""
-        with self._lock:
-            if on_news not in self.on_news:
-                self.on_news += (on_news,)
-
-    def tell_no_more(self, on_news: Callable[[], None]) -> None:
-        """Forget what :meth:`tell` was given."""
-        with self._lock:
-            self.on_news = tuple(known for known in self.on_news if known != on_news)
+            return [*self._held, *self.unsaid_ends()]
 
     # -- from delivery to settlement ----------------------------------------------------------------
 
@@ -190,17 +165,11 @@ class Ledger:
         if holding is not None:
             self._end_by(tag, self.store.stop_job(tag.job_id, tag.claim, early=holding.is_early))
 
-    def say(self, call: Call) -> None:
-        """Have a statement sent that needs no answer."""
-        with self._lock:
-            self._calls.append(call)
-        self._news()
-
     def _end_by(self, tag: Tag, call: Call) -> None:
         with self._lock:
             if not self._forget(tag):
                 return
-            self._calls.append(call)
+            self._write_down(call, [tag.claim])
         self._news()
 
     def _forget(self, tag: Tag) -> bool:
@@ -236,8 +205,12 @@ class Ledger:
             idle = [tag for tag in tags if self._forget(tag)]
             if not idle:
                 return
-            self._calls.append(self.store.release([t.job_id for t in idle], [t.claim for t in idle]))
+            self._release(idle)
         self._news()
+
+    def _release(self, tags: list[Tag]) -> None:
+        claims = [tag.claim for tag in tags]
+        self._write_down(self.store.release([tag.job_id for tag in tags], claims), claims)
 
     def give_back(self, grace_seconds: float, waiting_seconds: float = float("inf")) -> None:
         """Release what was retired so long ago and has still not started: old place, attempt returned.
@@ -263,7 +236,7 @@ class Ledger:
                 return
             for tag in idle:
                 self._held.pop(tag.claim, None)
-            self._calls.append(self.store.release([t.job_id for t in idle], [t.claim for t in idle]))
+            self._release(idle)
         self._news()
 
     @property
@@ -285,71 +258,6 @@ class Ledger:
             if holding.is_started:
                 self.stop(holding.tag)
         self.give_back(0.0)
-
-    # -- what is to be said -------------------------------------------------------------------------
-
-    @property
-    def news_age(self) -> float | None:
-        """Seconds since the oldest thing that is still to be said; ``None``: nothing is."""
-        at = self._news_at
-        return None if at is None else time.monotonic() - at
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether there is something to say that does not fit into a report."""
-        return bool(self._calls)
-
-    def take_report(self) -> Report:
-        """Starts and ends to be settled; the caller says :meth:`said`, or :meth:`return_report` if that failed."""
-        with self._lock:
-            report, self._report = self._report, Report()
-            self._being_said.update(report.done_claims)
-            if not self._calls:
-                self._news_at = None
-            return report
-
-    def said(self, report: Report) -> None:
-        """The server has taken the report."""
-        with self._lock:
-            self._being_said.difference_update(report.done_claims)
-
-    def return_report(self, report: Report) -> None:
-        """Put back a report whose statement failed; settling twice is harmless, a settled claim matches nothing."""
-        with self._lock:
-            self._being_said.difference_update(report.done_claims)
-            report.extend(self._report)
-            self._report = report
-            self._news_at = self._news_at or time.monotonic()
-
-    def take_call(self) -> Call | None:
-        """The next statement that is no report, or ``None``; after a failure the caller says :meth:`refused`."""
-        with self._lock:
-            call = self._calls.pop(0) if self._calls else None
-            if not self._calls and not self._report:
-                self._news_at = None
-            return call
-
-    def refused(self, call: Call, exc: BaseException) -> None:
-        """A statement failed: it is tried again, unless the server will refuse it each time.
-
-        What is dropped concerns one job, whose lease then runs out, so that it is taken back.
-        """
-        if isinstance(exc, errors.DatabaseError) and not isinstance(exc, errors.StatementTimeout):
-            logger.error("the server refused to settle a job, whose lease will run out: %s", exc)
-            return
-        with self._lock:
-            self._calls.insert(0, call)
-            self._news_at = self._news_at or time.monotonic()
-
-    def _news(self) -> None:
-        if self._news_at is None:
-            self._news_at = time.monotonic()
-        self.signal()
-
-    def signal(self) -> None:
-        """Interrupt the waits of those who consume; from any thread."""
-        for signal in self.on_news:
-            signal()
 
 
 def _no() -> bool:

@@ -190,7 +190,7 @@ class Pump:
     def _choose(self, now: float) -> Saying | None:
         call = self.ledger.take_call()
         if call is not None:
-            return Saying(call, failed=lambda exc: self.ledger.refused(call, exc))
+            return Saying(call, lambda _: self.ledger.call_said(call), lambda exc: self.ledger.refused(call, exc))
         lost = self.claiming.look()
         if lost is not None:
             looked = self.claiming.looked
