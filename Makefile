@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-slow compat-kombu chaos lint format bench clean
+.PHONY: help install demo test test-slow compat-kombu chaos screenshots lint format bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,10 @@ compat-kombu: $(READY) ## fetch kombu's own integration tests and run them on pg
 
 chaos: $(READY) ## kill workers ROUNDS times (200) in each ack mode, and hold every task to account
 	PGBROKER_CHAOS_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest -m slow tests/chaos
+
+screenshots: $(READY) ## test Flower in a browser (needs Chromium) and renew the pictures in the documents
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+	PGBROKER_TEST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m slow -rs tests/integration/monitor/test_flower_browser.py
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

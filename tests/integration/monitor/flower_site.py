@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 from celery import Celery
@@ -78,6 +79,8 @@ class Flower:
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, port: int, prefix: str = "") -> None:
         self.process, self.log, self.port, self.prefix = process, log, port, prefix
+        #: Whose requests these are, as ``NAME:PASSWORD``, unless said otherwise.
+        self.user = ""
 
     @property
     def url(self) -> str:
@@ -96,8 +99,9 @@ class Flower:
         if method == "POST" and body is None:
             body = b""
         request = urllib.request.Request(self.url + path, method=method, data=body)
-        if user:
-            request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
+        if user or self.user:
+            word = base64.b64encode((user or self.user).encode()).decode()
+            request.add_header("Authorization", f"Basic {word}")
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
                 return Answer(reply.status, reply.read().decode())
@@ -154,14 +158,26 @@ class Flower:
 
 
 class FlowerSite:
-    """A database, an application on it, and what runs there."""
+    """A database, an application on it, and what runs there.
 
-    def __init__(self, database: Database, folder: Path) -> None:
+    Args:
+        database: The database.
+        folder: For the application and logs.
+        has_plain_url: The processes find the database by libpq's variables, so that pages show a short URL.
+    """
+
+    def __init__(self, database: Database, folder: Path, *, has_plain_url: bool = False) -> None:
         self.database, self.folder = database, folder
         server = database.server
         self.has_secret = "password" not in server.dsn
         self.url = type(server)({"password": SECRET, **server.dsn}).url(database.name)
         (folder / "shop.py").write_text(SHOP)
+        self.variables = {"SHOP_URL": self.url}
+        if has_plain_url:
+            place = {"PGHOST": "host", "PGPORT": "port", "PGDATABASE": "dbname"}
+            self.variables = {name: database.dsn[word] for name, word in place.items() if word in database.dsn}
+            user, password = database.dsn.get("user", ""), database.dsn.get("password", SECRET)
+            self.variables["SHOP_URL"] = f"pgbroker://{quote(user, safe='')}:{quote(password, safe='')}@/"
         self.app = Celery("shop", broker=self.url, backend=self.url, set_as_current=False)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.logs: list[Path] = []
@@ -230,7 +246,7 @@ class FlowerSite:
                 cwd=self.folder,
                 env={
                     **environment,
-                    "SHOP_URL": self.url,
+                    **self.variables,
                     "SHOP_CONF": json.dumps(conf or {}),
                     "PYTHONUNBUFFERED": "1",
                     **(variables or {}),

@@ -234,6 +234,5 @@ def test_refuses_a_flower_without_the_seam(desk: Desk, monkeypatch: pytest.Monke
 
 
 def test_a_broker_of_another_kind_is_left_to_flower(site: FlowerSite) -> None:
-    site.url = "memory://"
-    flower = site.flower()
+    flower = site.flower(environment={"SHOP_URL": "memory://"})
     assert flower.ask("/broker").status == 404
