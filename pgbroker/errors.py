@@ -165,6 +165,54 @@ class BatchTooLarge(PgBrokerError):
         return f"a batch holds at most batch_max = {self.batch_max} messages; use several batches, or raise the option"
 
 
+class MessageTooLarge(PgBrokerError, ValueError):
+    """A message exceeds what PostgreSQL takes in one field; store what is large elsewhere and send a reference to it.
+
+    Args:
+        size_bytes: body, headers and properties together.
+        limit_bytes: how large they may be.
+    """
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(size_bytes, limit_bytes)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"the message has {self.size_bytes} bytes, more than the {self.limit_bytes} that can be stored; nothing was "
+            "sent: store what is large elsewhere and send a reference to it"
+        )
+
+
+class NotInTransaction(PgBrokerError):
+    """A connection has no transaction that a publish could join; begin one, or publish outside the block."""
+
+
+class OtherDatabase(PgBrokerError):
+    """A publish can join only a transaction in the broker's own database; name that in the broker URL, or publish alone.
+
+    Args:
+        broker: the broker's database, without a password.
+        connection: the database that the caller's connection leads to.
+    """
+
+    def __init__(self, broker: str, connection: str) -> None:
+        super().__init__(broker, connection)
+        self.broker = broker
+        self.connection = connection
+
+    def __str__(self) -> str:
+        return (
+            f"this connection leads to {self.connection}, the broker is {self.broker}: a publish can join only a "
+            "transaction in the broker's own database; nothing was sent"
+        )
+
+
+class TransactionFailed(DatabaseError):
+    """The transaction that a publish was to join has failed, and PostgreSQL will not commit it; roll it back."""
+
+
 class DedupeNotSupported(PgBrokerError):
     """A dedupe key cannot stand on a whole group, chord or chain, nor on a chord's members; put it on single tasks."""
 
