@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pgbroker.errors import DedupeNotSupported, DuplicateJob, PgBrokerError, Unroutable
     from pgbroker.model import Job, JobStatus, QueueStats, compute_backoff
     from pgbroker.publishing.task import Task
+    from pgbroker.publishing.transaction import transaction
     from pgbroker.queue.job_queue import JobQueue
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "Task",
     "Unroutable",
     "compute_backoff",
+    "transaction",
 ]
 
 _HOMES = {
@@ -43,6 +45,7 @@ _HOMES = {
     "Task": "pgbroker.publishing.task",
     "Unroutable": "pgbroker.errors",
     "compute_backoff": "pgbroker.model",
+    "transaction": "pgbroker.publishing.transaction",
 }
 
 _scheme.register()

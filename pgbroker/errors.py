@@ -180,8 +180,8 @@ class MessageTooLarge(PgBrokerError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"the message has {self.size_bytes} bytes, more than the {self.limit_bytes} that can be stored; nothing was "
-            "sent: store what is large elsewhere and send a reference to it"
+            f"the message has {self.size_bytes} bytes, more than the {self.limit_bytes} that can be stored; nothing "
+            "was sent: store what is large elsewhere and send a reference to it"
         )
 
 
@@ -190,7 +190,7 @@ class NotInTransaction(PgBrokerError):
 
 
 class OtherDatabase(PgBrokerError):
-    """A publish can join only a transaction in the broker's own database; name that in the broker URL, or publish alone.
+    """A publish joins transactions in the broker's own database only; name that in the broker URL, or publish alone.
 
     Args:
         broker: the broker's database, without a password.

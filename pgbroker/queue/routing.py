@@ -179,6 +179,11 @@ class Routing:
         marks = ", ".join(["%s"] * (len(arguments) + 2))
         return f"select * from {self.prefix}dispatch({marks})", (*arguments, wait_ms, with_alias)
 
+    def leads_to_jobs(self, message: Message) -> Call:
+        """Row: whether the message would go to a queue that holds jobs."""
+        sql = f"select exists (select from {self.prefix}route(%s, %s, %s) where kind = 'job')"
+        return sql, (message.exchange, message.routing_key, message.headers)
+
     def dispatch_many(self, messages: Sequence[Message], with_alias: Sequence[bool]) -> Call:
         """Send messages through their exchanges, as a part of a transaction. Rows: the message's number, Dispatched."""
         middle, rest = Message._fields.index("task_id"), Message._fields.index("content_type")

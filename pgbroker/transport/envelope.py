@@ -12,6 +12,7 @@ from typing import Any
 from kombu.transport.base import Message as KombuMessage
 from kombu.utils.json import dumps, loads
 
+from pgbroker.errors import MessageTooLarge
 from pgbroker.queue.ledger import Tag
 from pgbroker.queue.routing import Mail
 from pgbroker.queue.store import Claimed, Message, storable
@@ -20,6 +21,9 @@ from pgbroker.queue.store import Claimed, Message, storable
 _TEXT = "utf-8"
 
 _HIGHEST_PRIORITY = 9
+
+#: PostgreSQL takes statements and gives back rows of less than 1 GiB, and a body travels in hexadecimal digits.
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 
 class Envelope:
@@ -51,12 +55,18 @@ class Envelope:
         Raises:
             ValueError: ``eta``, ``expires`` or ``expiration`` cannot be read, or the task's id or name, or the dedupe
                 key, cannot be stored.
+            MessageTooLarge: Body, headers and properties exceed :data:`MAX_MESSAGE_BYTES`.
         """
         headers, properties = self.headers, self.properties
         is_task = "task" in headers  # other protocols have headers of these names too (remote control: a float)
         eta, expires = (headers.get("eta"), headers.get("expires")) if is_task else (None, None)
         ttl_ms = properties.get("expiration")
         text = _exact_text if is_task else _shown_text
+        headers_text = dumps(headers) if headers else None
+        properties_text = dumps({**properties, "priority": self.priority})
+        size_bytes = len(self.body) + len(headers_text or "") + len(properties_text)
+        if size_bytes > MAX_MESSAGE_BYTES:
+            raise MessageTooLarge(size_bytes, MAX_MESSAGE_BYTES)
         return Message(
             queue=queue,
             task_id=text(headers.get("id") or properties.get("correlation_id"), "task id"),
@@ -71,8 +81,8 @@ class Envelope:
             routing_key=routing_key if exchange else None,
             content_type=self.content_type,
             content_encoding=self.content_encoding,
-            headers=dumps(headers) if headers else None,
-            properties=dumps({**properties, "priority": self.priority}),
+            headers=headers_text,
+            properties=properties_text,
             body=self.body,
         )
 

@@ -10,7 +10,7 @@ from pgbroker import errors
 from pgbroker.queue import bulk
 from pgbroker.queue.routing import Dispatched
 from pgbroker.queue.store import Message, Published
-from pgbroker.transport import handing_on, receipts, topology
+from pgbroker.transport import handing_on, joining, receipts, topology
 from pgbroker.transport.batch import PublishBatch
 from pgbroker.transport.declaring import DeclaringChannel
 from pgbroker.transport.envelope import Envelope
@@ -44,7 +44,7 @@ class PublishingChannel(DeclaringChannel):
     def basic_publish(
         self, message: Envelope | str, exchange: str = "", routing_key: str = "", mandatory: bool = False, **_: Any
     ) -> None:
-        """Store a message; when it returns, the message is committed.
+        """Store a message; when it returns, the message is committed, or lies in the transaction that it joined.
 
         Args:
             message: From :meth:`prepare_message`; also a text, as ``celery amqp basic.publish`` has it.
@@ -70,10 +70,15 @@ class PublishingChannel(DeclaringChannel):
         before = unbound.generation
         queue = topology.checked_name(routing_key, "queue" if not exchange else "routing key")
         row = message.address(queue, exchange, routing_key, self.options.max_attempts)
+        transaction = joining.transaction_for(self.process, message, row)
         call = self.process.routing.dispatch(
-            row, wait_seconds=self.options.dedupe_wait_seconds, with_alias=_needs_alias(row)
+            row,
+            is_joined=transaction is not None,
+            wait_seconds=self.options.dedupe_wait_seconds,
+            with_alias=_needs_alias(row),
         )
-        went_to = [Dispatched(*found) for found in self._query(call)]
+        query = self._query if transaction is None else transaction.query
+        went_to = [Dispatched(*found) for found in query(call)]
         if not exchange and went_to and went_to[0].kind == "job":
             self._job_queues.add(routing_key)
         receipts.hand_in(row.task_id, (d for d in went_to if d.kind == "job"))
@@ -129,12 +134,15 @@ class PublishingChannel(DeclaringChannel):
     def publish_job(self, message: Envelope, queue: str) -> Published:
         """Put a job into a queue that is known to hold jobs."""
         row = message.address(queue, None, None, self.options.max_attempts)
+        transaction = joining.transaction_for_job(self.process, message)
         call = self.process.store.publish(
             row,
+            is_joined=transaction is not None,
             wait_seconds=self.options.dedupe_wait_seconds if row.dedupe_key else None,
             with_alias=_needs_alias(row),
         )
-        published = Published(*self._query(call)[0])
+        query = self._query if transaction is None else transaction.query
+        published = Published(*query(call)[0])
         receipts.hand_in(row.task_id, (published,))
         return published
 
