@@ -25,7 +25,7 @@ from pgbroker.errors import (
 )
 from pgbroker.options import Options
 from pgbroker.postgres import pool
-from pgbroker.queue.routing import routing_for
+from pgbroker.queue.routing import QueueTraits, routing_for
 
 if TYPE_CHECKING:
     from conftest import Database
@@ -621,8 +621,8 @@ def test_other_bad_arguments(queues: JobQueue, name: str) -> None:
 def test_transient_queues_take_no_jobs(queues: JobQueue, name: str, module_database: Database) -> None:
     routing = routing_for("pgbroker")
     shared = pool.pool_for(queues.options)
-    shared.query(*routing.declare_queue(name, is_transient=True, auto_delete=True))
-    shared.query(*routing.declare_queue(f"{name}-own", is_transient=True, owner="somebody"))
+    shared.query(*routing.declare_queue(name, QueueTraits(is_transient=True, auto_delete=True)))
+    shared.query(*routing.declare_queue(f"{name}-own", QueueTraits(is_transient=True, owner="somebody")))
     with pytest.raises(ValueError, match="transient"):
         queues.enqueue("task", {}, queue=name)
     with pytest.raises(ValueError, match="transient"):

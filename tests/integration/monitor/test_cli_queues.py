@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pgbroker.postgres.pool import pool_for
-from pgbroker.queue.routing import routing_for
+from pgbroker.queue.routing import QueueTraits, routing_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,8 @@ def test_queues_prints_a_line_for_each(desk: Desk, name: str) -> None:
 
 
 def test_transient_queues_are_shown_with_all(desk: Desk, name: str) -> None:
-    pool_for(desk.options).query(*routing_for("pgbroker").declare_queue(name, is_transient=True, expires_seconds=60))
+    traits = QueueTraits(is_transient=True, expires_seconds=60)
+    pool_for(desk.options).query(*routing_for("pgbroker").declare_queue(name, traits))
     assert line_of(desk, name) == []
     assert line_of(desk, name, "--all")[:3] == [name, "transient", "0"]
     refused = desk.call("pause", name)

@@ -12,7 +12,7 @@ from pgbroker.monitor import insight
 from pgbroker.monitor.story import JobStory, job_story
 from pgbroker.options import Options
 from pgbroker.postgres.pool import pool_for
-from pgbroker.queue.routing import routing_for
+from pgbroker.queue.routing import QueueTraits, routing_for
 
 if TYPE_CHECKING:
     from .conftest import Desk
@@ -45,7 +45,7 @@ def test_queues_count_what_lies_in_them(desk: Desk, name: str) -> None:
 
 def test_transient_queues_are_listed_on_demand(desk: Desk, name: str) -> None:
     pool, routing = pool_for(desk.options), routing_for("pgbroker")
-    pool.query(*routing.declare_queue(name, is_transient=True, expires_seconds=60))
+    pool.query(*routing.declare_queue(name, QueueTraits(is_transient=True, expires_seconds=60)))
     desk.run("insert into pgbroker.mailbox (queue, body) values (%s, '')", name)
     assert name not in {queue.queue for queue in insight.queues(desk.options)}
     found = next(queue for queue in insight.queues(desk.options, with_transient=True) if queue.queue == name)
