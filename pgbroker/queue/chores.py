@@ -87,7 +87,8 @@ class OutcomeFeed:
             keeper.query(f'listen "{channel}"')
             self._is_listening = True
         answered_at, self._answered_at = self._answered_at, None
-        if answered_at is None or time.monotonic() - answered_at > READY_SECONDS:
+        is_ready = answered_at is not None and time.monotonic() - answered_at <= READY_SECONDS
+        if not is_ready or keeper.ledger.is_stopping():
             self.at = time.monotonic() + 1.0
             if not keeper.ledger.is_stopping():
                 self._receiver.ask()
