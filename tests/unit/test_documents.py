@@ -182,6 +182,16 @@ def test_the_reference_has_every_command_and_every_option() -> None:
             assert long_options(command) - {"--json"} == described, name
 
 
+def test_every_command_has_an_example_that_is_run() -> None:
+    run = {
+        match
+        for name in DOCUMENTS
+        for block in re.findall(r"^```console [^\n]*runnable[^\n]*\n(.*?)^```", read(name), re.MULTILINE | re.DOTALL)
+        for match in re.findall(r"^\$ celery -A \w+ pgbroker (\w+)", block, re.MULTILINE)
+    }
+    assert set(commands()) - run == {"flower"}  # which does not end; tests of its own start it
+
+
 # -- options, tables, methods -----------------------------------------------------------------------
 
 
