@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pgbroker import errors
-from pgbroker.queue import bulk
+from pgbroker.queue import bulk, joined
 from pgbroker.transport.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ class PublishBatch:
     def publish(
         self, message: Envelope, exchange: str = "", routing_key: str = "", mandatory: bool = False, **_: Any
     ) -> None:
-        """Let a message wait.
+        """Let a message wait. Inside a transaction of the application it is published at once, as a part of that.
 
         Raises:
             BatchTooLarge: ``batch_max`` messages wait already.
         """
         self._check()
+        if joined.current() is not None:
+            self.channel.basic_publish(message, exchange, routing_key, mandatory)
+            return
         if len(self._letters) >= self._batch_max:
             raise errors.BatchTooLarge(self._batch_max)
         letter, revocation = self.channel.address(message, exchange, routing_key, mandatory)

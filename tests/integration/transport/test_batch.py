@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
+import pgbroker
 from pgbroker import errors
 from pgbroker.queue import bulk
 
@@ -182,6 +183,21 @@ def test_an_open_transaction_that_holds_a_key_is_waited_for_so_long(
         other.rollback()
     publish_batch(producer, "goes in", each=lambda _: {"dedupe_key": "held"})
     assert rows("select count(*) from pgbroker.jobs where queue = %s", name) == [(1,)]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_batch_in_a_transaction_of_the_application_is_a_part_of_it(
+    channel: Any, name: str, module_database: Any, count: Count, is_committed: bool
+) -> None:
+    channel.queue_declare(name)
+    producer = Producer(channel, routing_key=name)
+    with closing(module_database.connect(autocommit=False)) as connection:
+        with pgbroker.transaction(connection), producer.batch():
+            producer.publish(1)
+            producer.publish(2)
+        assert count(channel, name) == 0
+        connection.commit() if is_committed else connection.rollback()
+    assert count(channel, name) == (2 if is_committed else 0)
 
 
 def test_a_batch_wakes_who_waits_for_it(connect: Connect, name: str, drain: Drain) -> None:
