@@ -224,7 +224,7 @@ def test_jobs_through_exchanges_join(shop: Shop, opened: Opened) -> None:
                 shop.pack.apply_async((1,), exchange=topic.name, routing_key="nowhere")
         assert shop.jobs() == []
         bound = shop.sql("select routing_key from pgbroker.bindings where queue = %s", shop.queue)
-        assert bound == [("order.#",)]
+        assert ("order.#",) in bound
     opened.commit()
     assert shop.jobs() == ["plain", task.id]
 
