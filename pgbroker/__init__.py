@@ -14,6 +14,7 @@ from pgbroker.transport import scheme as _scheme
 if TYPE_CHECKING:
     from pgbroker.errors import DedupeNotSupported, DuplicateJob, PgBrokerError, Unroutable
     from pgbroker.model import Job, JobStatus, QueueStats, compute_backoff
+    from pgbroker.publishing.automatic import register_session
     from pgbroker.publishing.task import Task
     from pgbroker.publishing.transaction import transaction
     from pgbroker.queue.job_queue import JobQueue
@@ -31,6 +32,7 @@ __all__ = [
     "Task",
     "Unroutable",
     "compute_backoff",
+    "register_session",
     "transaction",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "Task": "pgbroker.publishing.task",
     "Unroutable": "pgbroker.errors",
     "compute_backoff": "pgbroker.model",
+    "register_session": "pgbroker.publishing.automatic",
     "transaction": "pgbroker.publishing.transaction",
 }
 

@@ -12,7 +12,8 @@ import celery
 from celery.utils import uuid
 
 from pgbroker.errors import DedupeNotSupported, DuplicateJob
-from pgbroker.publishing import canvas
+from pgbroker.publishing import automatic, canvas
+from pgbroker.queue import joined
 from pgbroker.queue.job_arguments import check_key
 from pgbroker.transport import handing_on, receipts
 
@@ -28,10 +29,13 @@ class Task(celery.Task):  # type: ignore[type-arg]
         dedupe_key: Key of every call: a format string over the bound arguments (``"collect:{place_id}"``), a
             callable ``(args, kwargs) -> str | None``, or ``True`` for the task's name and arguments.
         dead_letter: ``False``: a failure for good leaves no dead letter.
+        join_transaction: ``True``: a call joins an open transaction by itself; ``None``: if the application's setting
+            ``pgbroker_join_transactions`` says so.
     """
 
     dedupe_key: DedupeKey = None
     dead_letter: bool = True
+    join_transaction: bool | None = None
 
     def apply_async(
         self,
@@ -69,7 +73,7 @@ class Task(celery.Task):  # type: ignore[type-arg]
         own_id = task_id or uuid()
         # an id that was given to us may be known elsewhere: a member of a group, a retry
         is_expendable = task_id is None or on_duplicate == "raise"
-        with receipts.collect(own_id, is_expendable=is_expendable) as found:
+        with receipts.collect(own_id, is_expendable=is_expendable) as found, automatic.joining(self):
             result: Any = super().apply_async(args, kwargs, own_id, *more, **options)
         twin = next((receipt for receipt in found if receipt.duplicate_of is not None), None)
         if task_id is None and twin is not None and twin.duplicate_task_id == own_id:
@@ -86,6 +90,14 @@ class Task(celery.Task):  # type: ignore[type-arg]
             result = live
         result.duplicate = twin is not None
         return result
+
+    def replace(self, sig: Any) -> Any:
+        """See ``celery.Task.replace``. What takes the task's place joins no transaction that the task has opened.
+
+        That one is rolled back, as a rule, by the exception with which the task ends here.
+        """
+        with joined.outside():
+            return super().replace(sig)
 
     def _correct_trail(self, task_id: str, live: Any) -> None:
         """Make the live job a child of the running task, where Celery has just noted a task that does not exist."""

@@ -14,7 +14,8 @@ from pgbroker import errors
 from pgbroker.queue.callers import BareCaller, Caller, DriverConnection, checked, class_names, driver_connection
 
 _SESSION = "sqlalchemy.orm.session.Session"
-_SCOPED_SESSION = "sqlalchemy.orm.scoping.scoped_session"
+#: The name of the class of sessions that belong to a thread or request.
+SCOPED_SESSION = "sqlalchemy.orm.scoping.scoped_session"
 _CONNECTION = "sqlalchemy.engine.base.Connection"
 _DJANGO_WRAPPER = "django.db.backends.base.base.BaseDatabaseWrapper"
 
@@ -107,7 +108,7 @@ def caller_for(given: Any) -> Caller:
             raise TypeError(f"{name.rpartition('.')[2]} has to be awaited, a publish is not: {_AWAITABLE[name]}")
     if _DJANGO_WRAPPER in names:
         return DjangoCaller(given)
-    if _SCOPED_SESSION in names:
+    if SCOPED_SESSION in names:
         return SqlalchemyCaller(given())
     if _SESSION in names or _CONNECTION in names:
         return SqlalchemyCaller(given)

@@ -13,7 +13,7 @@ from pgbroker.model import Job, QueueStats
 from pgbroker.options import Options
 from pgbroker.postgres.pool import SessionPool, pool_for
 from pgbroker.queue import job_arguments as check
-from pgbroker.queue import task_message
+from pgbroker.queue import joined, task_message
 from pgbroker.queue.declaring import declare_once
 from pgbroker.queue.job_calls import finished_job, job_calls_for, queue_stats, stored_job
 from pgbroker.queue.store import Published, store_for
@@ -68,6 +68,8 @@ class JobQueue:
     ) -> int | None:
         """Put a job into a queue; a queue that is unknown is made.
 
+        In a block of ``pgbroker.transaction()`` the job joins that transaction.
+
         Args:
             task: Name of the task.
             payload: Its keyword arguments, of JSON's types.
@@ -102,8 +104,13 @@ class JobQueue:
             max_attempts=check.check_integer("max_attempts", attempts, 1, check.ATTEMPTS_MAX),
         )
         declare_once(self._pool, name)
-        call = self._store.publish(message, wait_seconds=self.options.dedupe_wait_seconds)
-        return Published(*self._pool.query(*call)[0]).job_id
+        block = joined.current()
+        transaction = None if block is None else block.transaction(self._pool)
+        call = self._store.publish(
+            message, is_joined=transaction is not None, wait_seconds=self.options.dedupe_wait_seconds
+        )
+        rows = self._pool.query(*call) if transaction is None else transaction.query(call)
+        return Published(*rows[0]).job_id
 
     @overload
     def claim(  # type: ignore[overload-overlap]

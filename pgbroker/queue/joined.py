@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Block:
     """What is published in one ``with`` block.
 
     Args:
-        callers: Whose transaction it joins; if there are several, the first whose database is the broker's.
+        callers: Whose transaction it joins. None: publishes stay outside.
         is_automatic: The application did not name the connection: where none leads to the broker, publishes stay
             outside instead of being refused.
     """
@@ -69,23 +70,35 @@ class Block:
         """Where publishes to the database of this pool run; ``None``: outside.
 
         Raises:
-            NotInTransaction: The connection commits each statement by itself.
+            NotInTransaction: The connection commits each statement by itself; or nobody said which of several
+                transactions it is.
             OtherDatabase: It leads elsewhere.
             PermissionDenied: Its role may not publish.
             TransactionFailed: Its transaction has failed.
         """
+        found: dict[int, JoinedTransaction] = {}
         for caller in self._callers:
-            connection = caller.connection()
+            try:
+                connection = caller.connection()
+            except (TypeError, errors.NotInTransaction):
+                if self._is_automatic:
+                    continue
+                raise
             if connection.has_failed():
                 raise errors.TransactionFailed(f"the transaction has failed before; nothing was sent; {_CANNOT}")
             joined = JoinedTransaction(self, caller, connection)
             theirs = _other_place(joined, pool)
             if theirs is None:
-                return joined
-            if not self._is_automatic:
+                found[id(connection.identity)] = joined
+            elif not self._is_automatic:
                 broker = f"database {pool.options.safe_url}"
                 raise errors.OtherDatabase(broker, f'database "{theirs.database}" at {theirs.address}')
-        return None
+        if len(found) > 1:
+            raise errors.NotInTransaction(
+                "several transactions in the broker's database are open here, and a publish can join only one of them: "
+                "name it with pgbroker.transaction()"
+            )
+        return next(iter(found.values()), None)
 
     def note_failure(self, connection: DriverConnection, failure: errors.TransactionFailed) -> None:
         """A publish has made the transaction fail."""
@@ -174,14 +187,17 @@ def current() -> Block | None:
 
 
 @contextlib.contextmanager
-def join(block: Block | None) -> Iterator[None]:
-    """Let publishes join, or with ``None`` stay outside, for the ``with`` block."""
+def join(block: Block) -> Iterator[None]:
+    """Let what is published in the ``with`` block join."""
     token = _current.set(block)
     try:
         yield
-        if block is not None:
-            block.end()
+        block.end()
     finally:
-        if block is not None:
-            block.close()
+        block.close()
         _current.reset(token)
+
+
+def outside() -> AbstractContextManager[None]:
+    """Let what is published in the ``with`` block join nothing, also not by itself."""
+    return join(Block((), is_automatic=True))
