@@ -23,7 +23,6 @@ class Opened(NamedTuple):
         conn: What goes to ``pgbroker.transaction``.
         execute: Runs SQL in the application's own way; rows if there are any.
         savepoint: A block that is rolled back at its end.
-        is_autocommit_after: Whether nothing is open after a commit, so that a publish is refused then.
     """
 
     conn: Any
@@ -98,7 +97,8 @@ def _open_sqlalchemy(driver: str, kind: type) -> Opener:
 def configure_django() -> None:
     """A project without applications; which database it uses is said by each test."""
     if not settings.configured:
-        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "unused"}})
+        unused = {"ENGINE": "django.db.backends.postgresql", "NAME": "unused"}
+        settings.configure(DATABASES={"default": unused, "other": unused})
         import django
 
         django.setup()
@@ -118,15 +118,12 @@ def django_database(dsn: dict[str, str], alias: str = "default") -> Iterator[Dat
         "PORT": words.pop("port", ""),
         "OPTIONS": words,
     }
-    before = connections[alias] if alias == "default" else None
+    before = connections[alias]
     wrapper = DatabaseWrapper(connections.configure_settings({"default": {}, alias: described})[alias], alias)
     connections[alias] = wrapper
     yield wrapper
     wrapper.close()
-    if before is not None:
-        connections[alias] = before
-    else:
-        del connections[alias]
+    connections[alias] = before
 
 
 @contextmanager
