@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "908e080ef9f37eb0bd5fec89b239f378e58fdc119a70a5a1d1e4d1305ab77cca",
+    "0001": "6703546c69381a06b86389ec1b48b98db21c598d99bb8fdf06767071632bac33",
 }
 
 

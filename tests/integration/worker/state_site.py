@@ -68,9 +68,9 @@ def waiting(attempts: int, events: tuple[str, ...] = (), result: str = "PENDING"
     return Seen((Row("PENDING", attempts, None),), result, events, "PENDING")
 
 
-def cancelled(attempts: int = 0) -> Seen:
+def cancelled(attempts: int = 0, events: tuple[str, ...] = ("revoked",)) -> Seen:
     """One job, ended as CANCELLED."""
-    return Seen((Row("CANCELLED", attempts, "REVOKED"),), "REVOKED")
+    return Seen((Row("CANCELLED", attempts, "REVOKED"),), "REVOKED", events)
 
 
 class States:

@@ -43,7 +43,7 @@ def test_cancels_what_waits_at_once(own: Ends) -> None:
         with pytest.raises(TaskRevokedError, match="revoked"):
             result.get(timeout=5)
     assert results[2].state == "PENDING"
-    assert own.site.rows("select kind from pgbroker.job_events") == []
+    assert own.site.rows("select kind from pgbroker.job_events") == [("revoked",)] * 3
 
 
 def test_wakes_who_waits_for_the_result(own: Ends) -> None:

@@ -37,13 +37,13 @@ ENDS: dict[str, tuple[Seen, str | None]] = {
         f"^put back {MAX_REQUEUES} times, max_requeues reached; last: Reject: never$",
     ),
     "exit": (dead(), "SystemExit.*3"),
-    "retry": (Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS"), None),
+    "retry": (Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS", ("retried",)), None),
     "retry_in_vain": (
-        Seen((Row("DONE", 1, "RETRY"), Row("DEAD", 1, "FAILURE")), "FAILURE", ("buried",)),
+        Seen((Row("DONE", 1, "RETRY"), Row("DEAD", 1, "FAILURE")), "FAILURE", ("retried", "buried")),
         TRACEBACK,
     ),
     # the key passes on to a single task, and to nothing else
-    "replace_by_task": (Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS"), None),
+    "replace_by_task": (Seen((Row("DONE", 1, "IGNORED"), Row("DONE", 1, "SUCCESS")), "SUCCESS"), None),
     "replace_by_chain": (Seen((Row("DONE", 1, "IGNORED"), Row("DONE", 1, "SUCCESS", False)), "SUCCESS"), None),
     "replace_by_group": (Seen((Row("DONE", 1, "IGNORED"), Row("DONE", 1, "SUCCESS", False)), "SUCCESS"), None),
 }

@@ -20,8 +20,8 @@ HARD_LIMIT = "^TimeLimitExceeded: "
 LOST = "^WorkerLostError: .*SIGKILL"
 GAVE_UP = f"; loss {MAX_ATTEMPTS} of {MAX_ATTEMPTS}$"
 
-RETRIED = Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS")
-RETRIED_IN_VAIN = Seen((Row("DONE", 1, "RETRY"), Row("DEAD", 1, "FAILURE")), "FAILURE", ("buried",))
+RETRIED = Seen((Row("DONE", 1, "RETRY"), Row("DONE", 1, "SUCCESS")), "SUCCESS", ("retried",))
+RETRIED_IN_VAIN = Seen((Row("DONE", 1, "RETRY"), Row("DEAD", 1, "FAILURE")), "FAILURE", ("retried", "buried"))
 
 PREFORK, HARD_POOLS = ("prefork",), ("prefork", "gevent")
 BOTH, EARLY = MODES, ("early",)

@@ -25,6 +25,10 @@ begin
         p_detail := p_detail || ', sent on to the dead letter exchange';
     end if;
     perform pgbroker.record_history(v_job, 'CANCELLED', case when v_is_told then 'REVOKED' end, p_detail, null);
+    if p_outcome = 'REVOKED' then
+        insert into pgbroker.job_events (job_id, task_id, kind, attempts, detail)
+        values (p_job_id, v_job.task_id, 'revoked', v_job.attempts, p_detail);
+    end if;
     if v_is_told then
         perform pgbroker.note_outcome(v_job, p_outcome, coalesce(p_detail, lower(p_outcome)));
     end if;

@@ -30,6 +30,7 @@ declare
     v_run_after timestamptz := coalesce(p_run_after, v_now + make_interval(secs => coalesce(p_delay_seconds, 0)));
     v_expires_at timestamptz := coalesce(p_expires_at, v_now + make_interval(secs => p_ttl_seconds));
     v_holder pgbroker.jobs_live;
+    v_is_retry boolean;
     v_queue_ttl real;
     v_max_priority smallint;
 begin
@@ -67,15 +68,23 @@ begin
             exit when publish.job_id is not null;
             select * into v_holder from pgbroker.jobs_live j where j.queue = p_queue and j.dedupe_key = p_dedupe_key;
             if found then
+                v_is_retry := v_holder.task_id = p_task_id
+                    and coalesce((p_headers::json ->> 'retries')::integer, 0)
+                        > coalesce((v_holder.headers::json ->> 'retries')::integer, 0);
                 if v_holder.status = 'RUNNING' and v_holder.task_id = p_task_id and (
-                    coalesce((p_headers::json ->> 'retries')::integer, 0)
-                        > coalesce((v_holder.headers::json ->> 'retries')::integer, 0)
+                    v_is_retry
                     or coalesce((p_headers::json ->> 'replaced_task_nesting')::integer, 0)
                         > coalesce((v_holder.headers::json ->> 'replaced_task_nesting')::integer, 0)
                 ) then
                     delete from pgbroker.jobs_live j where j.job_id = v_holder.job_id and j.claim = v_holder.claim;
                     if found then
-                        perform pgbroker.record_history(v_holder, 'DONE', 'RETRY', null, null);
+                        -- what Celery will report of it, to no effect any more
+                        perform pgbroker.record_history(
+                            v_holder, 'DONE', case when v_is_retry then 'RETRY' else 'IGNORED' end, null, null);
+                        if v_is_retry then
+                            insert into pgbroker.job_events (job_id, task_id, kind, attempts, worker)
+                            values (v_holder.job_id, p_task_id, 'retried', v_holder.attempts, v_holder.worker);
+                        end if;
                     end if;
                 elsif v_holder.status = 'PENDING' and v_holder.expires_at <= v_now then
                     perform pgbroker.cancel(v_holder.job_id, 'EXPIRED', 'expired before it was claimed');

@@ -33,6 +33,8 @@ begin
     v_job.properties := p_properties;
     v_job.body := p_body;
     perform pgbroker.record_history(v_job, 'CANCELLED', 'REVOKED', 'revoked before it was published', null);
+    insert into pgbroker.job_events (job_id, task_id, kind, attempts, detail)
+    values (v_job.job_id, p_task_id, 'revoked', 0, 'revoked before it was published');
     perform pgbroker.note_outcome(v_job, 'REVOKED', 'revoked');
     return v_job.job_id;
 end

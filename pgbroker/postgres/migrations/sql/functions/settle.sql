@@ -22,6 +22,14 @@ begin
             ack_mode = case when p_started_early[array_position(p_started, j.claim)] then 'EARLY' else 'LATE' end::pgbroker.ack_mode
         where j.job_id = any (p_started_ids) and j.claim = any (p_started) and j.started_at is null;
     end if;
+    if p_done_states && array['RETRY', 'REVOKED'] then
+        insert into pgbroker.job_events (job_id, task_id, kind, attempts, worker)
+        select j.job_id, j.task_id, case j.state when 'RETRY' then 'retried' else 'revoked' end, j.attempts, j.worker
+        from (
+            select l.job_id, l.task_id, l.attempts, l.worker, p_done_states[array_position(p_done, l.claim)] as state
+            from pgbroker.jobs_live l where l.job_id = any (p_done_ids) and l.claim = any (p_done) for update) j
+        where j.state in ('RETRY', 'REVOKED');
+    end if;
     if cardinality(p_done) > 0 then
         -- here and not by calls of history_seconds() and history_slot(): an SQL function is parsed at each call
         select value into v_history_seconds from pgbroker.settings where name = 'history_seconds';
