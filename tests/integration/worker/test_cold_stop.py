@@ -64,6 +64,7 @@ def test_breaks_off_what_runs(pool: str, name: str, own: Ends) -> None:
     ]
     # Celery had said RETRY, which nobody would have ended
     own.wait_state(early, "FAILURE", 5)
+    assert late.state == "PENDING"
     own.worker("threads", 4)
     assert "worker stopped after start" in own.wait_error(early.id)
     assert own.site.record.runs()[early.id] == 1
@@ -131,6 +132,7 @@ def test_deploys_are_no_losses(own: Ends) -> None:
         worker.wait(15)
         job = own.site.job(late.id)
         assert (job["status"], job["attempts"]) == ("PENDING", round_)
+        assert own.site.rows("select kind from pgbroker.job_events") == [("stopped",)] * round_
 
 
 def test_a_lost_connection_breaks_off_late_tasks_where_that_is_wanted(own: Ends) -> None:
@@ -143,3 +145,4 @@ def test_a_lost_connection_breaks_off_late_tasks_where_that_is_wanted(own: Ends)
     assert own.site.record.runs() == {late.id: 2, early.id: 1}
     assert own.site.record.count("end", task_id=late.id) == 1
     assert own.site.job(late.id)["attempts"] == 2
+    assert own.site.rows("select kind, task_id from pgbroker.job_events") == [("stopped", late.id)]
