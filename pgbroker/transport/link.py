@@ -35,7 +35,7 @@ class Link:
         """The consuming side, made when it is first needed."""
         if self._pump is None:
             process = self.process
-            self._pump = Pump(self.options, process.keeper, process.claiming, process.unbound_exchanges)
+            self._pump = Pump(self.options, process.keeper, process.claiming, process.unbound_exchanges, process.events)
         return self._pump
 
     def subscriptions(self) -> list[Subscription]:

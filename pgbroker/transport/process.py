@@ -18,6 +18,7 @@ from pgbroker.queue.leases import LeaseKeeper
 from pgbroker.queue.ledger import Ledger
 from pgbroker.queue.routing import routing_for
 from pgbroker.queue.store import store_for
+from pgbroker.transport.events import EventBuffer
 from pgbroker.transport.unbound import UnboundExchanges
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Process:
         self.routing = routing_for(options.schema)
         self.ledger = Ledger(self.store)
         self.unbound_exchanges = UnboundExchanges()
+        self.events = EventBuffer()
         self.claiming = Claiming(self.ledger)
         self.keeper = LeaseKeeper(options, self.ledger)
         #: Whether this is a Celery worker: its hooks say when a task begins and how it ends.
@@ -73,13 +75,19 @@ class Process:
         """
         self.keeper.stop(wait_seconds=LEAVE_SECONDS)
         self.ledger.stop_all()
-        if self.ledger.news_age is None:
+        has_news = self.ledger.news_age is not None
+        # connections that nobody has closed, such as Flower's
+        is_on_the_books = bool(self.keeper.consumers or self.keeper.kept_queues)
+        if not has_news and not is_on_the_books:
             return
         try:
             with self.pool.lend() as session:
                 self.keeper.say_everything(session)
+                if is_on_the_books:
+                    session.query(*self.routing.depart(self.ledger.worker, None))
         except errors.PgBrokerError as exc:
-            logger.warning("could not give back what this process held; its leases will run out: %s", exc)
+            if has_news:
+                logger.warning("could not give back what this process held; its leases will run out: %s", exc)
 
 
 _processes: dict[Options, Process] = {}

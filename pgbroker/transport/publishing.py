@@ -70,6 +70,10 @@ class PublishingChannel(DeclaringChannel):
         before = unbound.generation
         queue = topology.checked_name(routing_key, "queue" if not exchange else "routing key")
         row = message.address(queue, exchange, routing_key, self.options.max_attempts)
+        events = self.process.events
+        if not must_arrive and events.takes(exchange):
+            events.add(row)
+            return
         transaction = joining.transaction_for(self.process, message, row)
         call = self.process.routing.dispatch(
             row,
@@ -82,6 +86,8 @@ class PublishingChannel(DeclaringChannel):
         if not exchange and went_to and went_to[0].kind == "job":
             self._job_queues.add(routing_key)
         receipts.hand_in(row.task_id, (d for d in went_to if d.kind == "job"))
+        if exchange == events.exchange:
+            events.is_heard = bool(went_to)
         if went_to or not exchange:
             return
         if must_arrive:

@@ -21,6 +21,7 @@ from pgbroker.queue.store import Report
 from pgbroker.transport.consumers import Consumers, Subscription
 from pgbroker.transport.conversation import Conversation, Saying
 from pgbroker.transport.ears import Ears
+from pgbroker.transport.events import EventBuffer
 from pgbroker.transport.seat import Seat
 from pgbroker.transport.unbound import UnboundExchanges
 from pgbroker.transport.waker import Waker
@@ -44,9 +45,17 @@ class Pump:
         keeper: The process's lease thread, with what the process holds.
         claiming: Its claims that are on their way.
         unbound: What the process knows of exchanges without bindings; this pump listens for new ones.
+        events: The process's events on their way, which this pump sends while an event loop drives it.
     """
 
-    def __init__(self, options: Options, keeper: LeaseKeeper, claiming: Claiming, unbound: UnboundExchanges) -> None:
+    def __init__(
+        self,
+        options: Options,
+        keeper: LeaseKeeper,
+        claiming: Claiming,
+        unbound: UnboundExchanges,
+        events: EventBuffer,
+    ) -> None:
         self.options, self.keeper, self.claiming = options, keeper, claiming
         self.ledger = ledger = keeper.ledger
         self.store, self.routing = keeper.store, keeper.routing
@@ -54,6 +63,7 @@ class Pump:
         self._ears = Ears(options, self._talk.session, self.store, self.routing, unbound)
         self.consumers = Consumers(ledger)
         self.waker = Waker()
+        self._events = events
         self.is_closed = False
         poll_seconds = min(options.poll_interval, LONGEST_POLL_SECONDS if options.notify else POLLING_SECONDS)
         self._jobs, self._mail = Watch(poll_seconds), Watch(poll_seconds)
@@ -96,6 +106,7 @@ class Pump:
             self._ears.listener.connect()
             readers[self._ears.listener] = self.on_readable
         self._seat = Seat(loop, self.tick, readers, self.waker.poke)
+        self._events.drive(self.waker.signal)
 
     @property
     def is_driven(self) -> bool:
@@ -195,6 +206,8 @@ class Pump:
         if lost is not None:
             looked = self.claiming.looked
             return Saying(lost, lambda _: looked(is_done=True), lambda _: looked(is_done=False))
+        if (saying := self._send_events(now)) is not None:
+            return saying
         if self._mail.has_news and (room := self.consumers.mail_room()) > 0:
             queues = self.consumers.rotated(self.consumers.mail_queues())
             self.consumers.next_turn()
@@ -212,6 +225,14 @@ class Pump:
         if news_age is not None or (want and self._jobs.has_news):
             self._arm(self._settled_at + SETTLE_SECONDS)
         return self._look(now, with_jobs=bool(want) and not self._jobs.has_news)
+
+    def _send_events(self, now: float) -> Saying | None:
+        if self._seat is None or not len(self._events):
+            return None
+        if now < self._events.due_at:
+            self._arm(self._events.due_at)
+            return None
+        return self._events.saying(self.routing.prefix, now)
 
     def _exchange(self, now: float, channel: Any, want: int) -> Saying:
         if want and not self.claiming.begin():
@@ -322,6 +343,7 @@ class Pump:
             self._seat.leave()
             self._seat = None  # what a claim under way still brings is handed to nobody
         self.ledger.tell_no_more(self.waker.signal)
+        self._events.drive_no_more(self.waker.signal)
         gone = list(self.consumers)
         for subscription in gone:
             self.keeper.dismiss(subscription.known_as)
@@ -348,6 +370,8 @@ class Pump:
                 session.query(*self.routing.return_mail(mail, is_redelivered=False))
         self.ledger.retire({subscription.tag for subscription in gone})
         self.ledger.give_back(0.0)
+        while len(self._events):
+            session.query(*self._events.saying(self.routing.prefix, 0.0).call)
         self.keeper.say_everything(session)
         if gone:
             session.query(*self.routing.depart(self.ledger.worker, [s.known_as for s in gone]))

@@ -54,6 +54,8 @@ def _on_worker_ready(sender: Any = None, **_: Any) -> None:
         elif type(pool).__module__ != "celery.concurrency.thread":
             # solo, greenlets: a task that hogs the thread would keep its own start from being told
             link.process.keeper.tell_soon()
+        if hasattr(sender, "hub") and type(pool).__module__ != "celery.concurrency.solo":
+            link.process.events.exchange = sender.app.conf.event_exchange
         unfollowed.watch(sender, link.process)
         link.process.keeper.take_on(Outbox(sender, link.process).feed, RegularUpkeep(link.options))
 

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "6703546c69381a06b86389ec1b48b98db21c598d99bb8fdf06767071632bac33",
+    "0001": "97d0e5fb7008fcdb59412075c58c8c6fce74114c0ac8918a13a34c6df4b53278",
 }
 
 

@@ -73,6 +73,11 @@ def make_app(url: str, **conf: Any) -> Celery:
         ran(self, "end")
 
     @app.task(shared=False, bind=True)
+    def tell(self: Any, what: str, seconds: float) -> None:
+        self.send_event(f"task-{what}")
+        time.sleep(seconds)
+
+    @app.task(shared=False, bind=True)
     def fail(self: Any, text: str) -> None:
         ran(self, "start")
         raise ValueError(text)
