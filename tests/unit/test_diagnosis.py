@@ -64,7 +64,9 @@ def test_jobs_in_the_future_tell_when_they_are_due() -> None:
     due = NOW + dt.timedelta(minutes=12)
     when = "in 12 min, at 2026-03-01 03:12:00Z"
     assert why(SERVED, run_after=due) == [f"waits for its ETA {when}"]
-    assert why(SERVED, run_after=due, losses=2) == [f"waits for its next attempt (lost or failed 2 of 5 times), due {when}"]
+    assert why(SERVED, run_after=due, losses=2) == [
+        f"waits for its next attempt (lost or failed 2 of 5 times), due {when}"
+    ]
     assert why(SERVED, run_after=due, requeues=1) == [f"put back, waits to be due {when}"]
     assert why(SERVED, run_after=due, expires_at=NOW + dt.timedelta(hours=1))[1] == (
         "expires in 1 h, at 2026-03-01 04:00:00Z, if nobody claims it before"
