@@ -165,6 +165,20 @@ class BatchTooLarge(PgBrokerError):
         return f"a batch holds at most batch_max = {self.batch_max} messages; use several batches, or raise the option"
 
 
+class BatchFailed(DatabaseError):
+    """PostgreSQL refused a message of a batch, so nothing of the batch was stored; correct or leave out that message.
+
+    Args:
+        which: the message, by its place in the batch and its task.
+        message: what the server said.
+        sqlstate: five characters (PostgreSQL, "Error Codes"), if the server named it.
+    """
+
+    def __init__(self, which: str, message: str, *, sqlstate: str | None = None) -> None:
+        super().__init__(f"{which} was refused, and nothing of the batch was stored: {message}", sqlstate=sqlstate)
+        self.which = which
+
+
 class MessageTooLarge(PgBrokerError, ValueError):
     """A message exceeds what PostgreSQL takes in one field; store what is large elsewhere and send a reference to it.
 

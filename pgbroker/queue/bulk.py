@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from pgbroker import errors
 from pgbroker.postgres.connection import Session
 from pgbroker.postgres.pool import SessionPool
+from pgbroker.queue.joined import JoinedTransaction
 from pgbroker.queue.routing import Dispatched, Routing, routing_for
-from pgbroker.queue.store import Message
+from pgbroker.queue.store import Call, Message
 
 #: Messages, and bytes of their bodies, that one statement stores at most.
 CHUNK_MESSAGES = 500
@@ -32,12 +33,91 @@ class Letter(NamedTuple):
     with_alias: bool = False
 
 
-@dataclasses.dataclass
-class _Place:
-    """A letter and its place in the batch."""
+#: A letter's place in its batch, and the letter.
+Numbered = tuple[int, Letter]
 
-    at: int
-    letter: Letter
+
+class Writer:
+    """Stores letters in a transaction that is open.
+
+    Args:
+        query: Runs a statement there.
+        routing: The schema's calls.
+    """
+
+    def __init__(self, query: Callable[[Call], list[tuple[Any, ...]]], routing: Routing) -> None:
+        self._query = query
+        self._routing = routing
+        # a joined transaction may have begun long ago
+        self._began: dt.datetime = query(("select clock_timestamp()", ()))[0][0]
+
+    def write(self, letters: Iterable[Numbered]) -> Iterator[tuple[int, Letter, list[Dispatched]]]:
+        """Store letters, statement by statement; those with dedupe keys come last and are kept until then.
+
+        Keys are inserted in their order, or two batches could wait for each other; the order of the letters is kept by
+        their times.
+
+        Yields:
+            Each letter with its number and where it went.
+
+        Raises:
+            Unroutable: A letter that must arrive leads nowhere.
+            BatchFailed: The server refused one.
+        """
+        with_keys: list[Numbered] = []
+
+        def without_keys() -> Iterator[Numbered]:
+            for number, letter in letters:
+                if letter.message.dedupe_key is None:
+                    yield number, letter
+                else:
+                    with_keys.append((number, letter))
+
+        for chunk in _chunks(without_keys()):
+            yield from self._store(chunk)
+        with_keys.sort(key=_key_order)
+        for chunk in _chunks(with_keys):
+            yield from self._store(chunk)
+
+    def _store(self, chunk: list[Numbered]) -> Iterator[tuple[int, Letter, list[Dispatched]]]:
+        went_to: dict[int, list[Dispatched]] = {number: [] for number, _ in chunk}
+        try:
+            rows = self._query(self._call(chunk))
+        except errors.DatabaseError as exc:
+            if type(exc) is not errors.DatabaseError:
+                exc.add_note(f"The statement was to store {_range(chunk)}.")
+                raise  # neither a lost connection nor a wait that was too long is the fault of one message
+            raise _Refused(chunk, exc) from exc
+        for number, *found in rows:
+            went_to[number].append(Dispatched(*found))
+        for number, letter in chunk:
+            message = letter.message
+            if letter.must_arrive and not went_to[number]:
+                raise errors.Unroutable(message.exchange or "", message.routing_key or message.queue)
+            yield number, letter, went_to[number]
+
+    def _call(self, chunk: list[Numbered]) -> Call:
+        messages = [letter.message for _, letter in chunk]
+        aliases = [letter.with_alias for _, letter in chunk]
+        return self._routing.publish_many(messages, [number for number, _ in chunk], aliases, self._began)
+
+    def culprit(self, chunk: list[Numbered]) -> tuple[int, Letter, errors.DatabaseError] | None:
+        """Try letters one by one, until the server refuses one; the transaction must be rolled back afterwards."""
+        for numbered in chunk:
+            try:
+                self._query(self._call([numbered]))
+            except errors.DatabaseError as exc:
+                return *numbered, exc
+        return None
+
+
+class _Refused(Exception):
+    """The server refused one of these letters."""
+
+    def __init__(self, chunk: list[Numbered], error: errors.DatabaseError) -> None:
+        super().__init__(str(error))
+        self.chunk = chunk
+        self.error = error
 
 
 def publish_all(pool: SessionPool, letters: Sequence[Letter]) -> list[list[Dispatched]]:
@@ -49,64 +129,87 @@ def publish_all(pool: SessionPool, letters: Sequence[Letter]) -> list[list[Dispa
     Raises:
         Unroutable: A letter that must arrive leads nowhere.
         StatementTimeout: Somebody else's open transaction has held a dedupe key for ``dedupe_wait_seconds``.
+        BatchFailed: The server refused a letter; the error says which.
         ConnectionLost: The connection broke; the message says whether anything may have been stored.
     """
-    routing = routing_for(pool.options.schema)
     went_to: list[list[Dispatched]] = [[] for _ in letters]
+    with writing(pool) as writer:
+        for number, _, found in writer.write(enumerate(letters)):
+            went_to[number] = found
+    return went_to
+
+
+@contextlib.contextmanager
+def writing(pool: SessionPool, transaction: JoinedTransaction | None = None) -> Iterator[Writer]:
+    """A transaction for the ``with`` block, committed at its end; or the one that is joined, which is left open.
+
+    Raises:
+        BatchFailed: The server refused a letter; also the errors of a session.
+    """
+    routing = routing_for(pool.options.schema)
+    if transaction is not None:
+        try:
+            yield Writer(transaction.query, routing)
+        except _Refused as refused:
+            raise _failed(_range(refused.chunk), refused.error) from refused.error
+        return
     with pool.lend() as session:
         try:
-            # Dedupe keys are inserted in their order, or two batches could wait for each other; the order of the
-            # letters is kept by their times.
-            began = session.query("begin; select clock_timestamp()")[0][0]
-            wait_ms = max(1, int(pool.options.dedupe_wait_seconds * 1000))
-            session.query(f"set local lock_timeout = {wait_ms}")
-            for chunk in _chunks(_in_key_order(letters)):
-                _store(session, routing, chunk, began, went_to)
+            _begin(session, pool)
+            yield Writer(lambda call: session.query(*call), routing)
+        except _Refused as refused:
+            _roll_back(session)
+            raise _named(session, pool, routing, refused) from refused.error
         except BaseException:
             _roll_back(session)
             raise
         _commit(session)
-    return went_to
 
 
-def _store(
-    session: Session, routing: Routing, chunk: list[_Place], began: dt.datetime, went_to: list[list[Dispatched]]
-) -> None:
-    timed = [(place.letter.message, began + dt.timedelta(microseconds=place.at)) for place in chunk]
-    messages = [
-        message if message.run_after is not None or message.delay_seconds else message._replace(run_after=time)
-        for message, time in timed
-    ]
-    rows = session.query(*routing.dispatch_many(messages, [place.letter.with_alias for place in chunk]))
-    for number, *found in rows:
-        went_to[chunk[number].at].append(Dispatched(*found))
-    for place in chunk:
-        message = place.letter.message
-        if place.letter.must_arrive and not went_to[place.at]:
-            raise errors.Unroutable(message.exchange or "", message.routing_key or message.queue)
+def _begin(session: Session, pool: SessionPool) -> None:
+    wait_ms = max(1, int(pool.options.dedupe_wait_seconds * 1000))
+    session.query(f"begin; set local lock_timeout = {wait_ms}")
 
 
-def _in_key_order(letters: Sequence[Letter]) -> list[_Place]:
-    places = [_Place(at, letter) for at, letter in enumerate(letters)]
+def _named(session: Session, pool: SessionPool, routing: Routing, refused: _Refused) -> errors.BatchFailed:
+    """The error with the letter that the server refuses, found by trying them once more; nothing of that stays."""
+    found = None
+    with contextlib.suppress(errors.PgBrokerError):
+        _begin(session, pool)
+        found = Writer(lambda call: session.query(*call), routing).culprit(refused.chunk)
+    _roll_back(session)
+    if found is None:
+        return _failed(_range(refused.chunk), refused.error)
+    number, letter, error = found
+    task = f" (task {letter.message.task_name}, id {letter.message.task_id})" if letter.message.task_name else ""
+    return _failed(f"message {number + 1} of the batch{task}", error)
 
-    def key(place: _Place) -> tuple[str, str, str]:
-        message = place.letter.message
-        return (message.exchange or "", message.routing_key or message.queue, message.dedupe_key or "")
 
-    return [p for p in places if p.letter.message.dedupe_key is None] + sorted(
-        (p for p in places if p.letter.message.dedupe_key is not None), key=key
-    )
+def _failed(which: str, error: errors.DatabaseError) -> errors.BatchFailed:
+    return errors.BatchFailed(which, str(error), sqlstate=error.sqlstate)
 
 
-def _chunks(places: list[_Place]) -> Iterator[list[_Place]]:
-    chunk: list[_Place] = []
+def _range(chunk: list[Numbered]) -> str:
+    numbers = sorted(number + 1 for number, _ in chunk)
+    if len(numbers) == 1:
+        return f"message {numbers[0]} of the batch"
+    return f"one of the messages {numbers[0]} to {numbers[-1]} of the batch"
+
+
+def _key_order(numbered: Numbered) -> tuple[str, str, str, int]:
+    number, (message, *_) = numbered
+    return message.exchange or "", message.routing_key or message.queue, message.dedupe_key or "", number
+
+
+def _chunks(letters: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    chunk: list[Numbered] = []
     size = 0
-    for place in places:
-        more = len(place.letter.message.body)
+    for numbered in letters:
+        more = len(numbered[1].message.body)
         if chunk and (len(chunk) >= CHUNK_MESSAGES or size + more > CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0
-        chunk.append(place)
+        chunk.append(numbered)
         size += more
     if chunk:
         yield chunk

@@ -60,10 +60,10 @@ class QueueTraits(NamedTuple):
     dead_letter_key: str | None = None
 
 
-#: Types of the parameters of ``dispatch()`` from task id to body: in a list of rows, a null has none of its own.
-_DISPATCH_TYPES = (
-    *("text", "text", "integer", "timestamptz", "timestamptz", "double precision", "double precision", "text"),
-    *("integer", "text", "text", "text", "text", "bytea"),
+#: Types of the arrays of ``publish_many()``, from exchange to alias.
+_MANY_TYPES = (
+    *("text", "text", "text", "text", "integer", "timestamptz", "timestamptz", "double precision", "double precision"),
+    *("text", "integer", "text", "text", "text", "text", "bytea", "boolean"),
 )
 
 #: Of a job queue without any arguments.
@@ -184,23 +184,30 @@ class Routing:
         sql = f"select exists (select from {self.prefix}route(%s, %s, %s) where kind = 'job')"
         return sql, (message.exchange, message.routing_key, message.headers)
 
-    def dispatch_many(self, messages: Sequence[Message], with_alias: Sequence[bool]) -> Call:
-        """Send messages through their exchanges, as a part of a transaction. Rows: the message's number, Dispatched."""
-        middle, rest = Message._fields.index("task_id"), Message._fields.index("content_type")
-        exchange = Message._fields.index("exchange")
-        arguments: list[Any] = []
-        for number, (message, alias) in enumerate(zip(messages, with_alias, strict=True)):
-            arguments += (number, message.exchange or "", message.routing_key or message.queue)
-            arguments += (*message[middle:exchange], *message[rest:], alias)
-        types = ["integer", "text", "text", *_DISPATCH_TYPES, "boolean"]
-        row = f"({', '.join(['%s'] * len(types))})"
-        names = [f"c{at}" for at in range(len(types))]
-        typed = [f"v.{name}::{type}" for name, type in zip(names, types, strict=True)]
-        sql = (
-            f"select {typed[0]}, d.* from (values {', '.join([row] * len(messages))}) v ({', '.join(names)}), "
-            f"lateral {self.prefix}dispatch({', '.join(typed[1:-1])}, true, null, {typed[-1]}) d"
-        )
-        return sql, tuple(arguments)
+    def publish_many(
+        self, messages: Sequence[Message], numbers: Sequence[int], with_alias: Sequence[bool], began: dt.datetime
+    ) -> Call:
+        """Send messages through their exchanges, as a part of a transaction. Rows: the message's number, Dispatched.
+
+        Args:
+            messages: The messages, those with dedupe keys in the order of these.
+            numbers: The place of each in its batch.
+            with_alias: For each as for :meth:`~pgbroker.queue.store.Store.publish`.
+            began: When the batch began, by the server's clock.
+        """
+        columns = dict(zip(Message._fields, zip(*messages, strict=True), strict=True))
+        queues, exchanges, keys = columns.pop("queue"), columns.pop("exchange"), columns.pop("routing_key")
+        first = ([x or "" for x in exchanges], [key or queue for key, queue in zip(keys, queues, strict=True)])
+        marks, arguments = ["%s::integer[]", "%s::timestamptz"], [list(numbers), began]
+        for type, values in zip(_MANY_TYPES, (*first, *columns.values(), with_alias), strict=True):
+            some = values[0]
+            if all(value is some or value == some for value in values):  # what all have in common travels once
+                marks.append(f"array_fill(%s::{type}, array[%s::integer])")
+                arguments += some, len(values)
+            else:
+                marks.append(f"%s::{type}[]")
+                arguments.append(list(values))
+        return f"select * from {self.prefix}publish_many({', '.join(marks)})", tuple(arguments)
 
     def fetch_mail(self, queues: Sequence[str], want: int) -> Call:
         """Read up to ``want`` transient messages. Rows: :class:`Mail`, in order."""

@@ -12,6 +12,7 @@ import pytest
 
 from pgbroker import errors
 from pgbroker.errors import (
+    BatchFailed,
     BatchTooLarge,
     ConnectionLost,
     DatabaseError,
@@ -53,6 +54,7 @@ EXAMPLES: list[PgBrokerError] = [
     SchemaTooOld("pgbroker", "0001", "0002"),
     SchemaTooNew("pgbroker", "0003", "0002"),
     DuplicateJob(17, "a-b-c"),
+    BatchFailed("message 17 of the batch", "value out of range", sqlstate="22008"),
     BatchTooLarge(1000),
     MessageTooLarge(300, 200),
     NotInTransaction("the connection is in autocommit mode"),

@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "97d0e5fb7008fcdb59412075c58c8c6fce74114c0ac8918a13a34c6df4b53278",
+    "0001": "34d1a0ad7c68999e719616e34041981e157fe10bb00061022f9d799fd204d244",
 }
 
 
