@@ -175,8 +175,13 @@ class BatchFailed(DatabaseError):
     """
 
     def __init__(self, which: str, message: str, *, sqlstate: str | None = None) -> None:
-        super().__init__(f"{which} was refused, and nothing of the batch was stored: {message}", sqlstate=sqlstate)
+        super().__init__(message, sqlstate=sqlstate)
+        self.args = (which, message)
         self.which = which
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.which} was refused, and nothing of the batch was stored: {self.message}"
 
 
 class MessageTooLarge(PgBrokerError, ValueError):
