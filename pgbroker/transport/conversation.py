@@ -65,6 +65,9 @@ class Conversation:
             self.session.send(*saying.call)
         except errors.PgBrokerError as exc:
             self.fail(exc)
+        except BaseException:  # the same for what was being sent
+            self.close()
+            raise
 
     def hear(self, *, wait: bool) -> None:
         """Take what the socket has, and the answer if it is complete; ``wait``: until it is."""
@@ -74,6 +77,9 @@ class Conversation:
         except errors.PgBrokerError as exc:
             self.fail(exc)
             return
+        except BaseException:  # Ctrl-C, a killed greenlet: whether the answer was taken is not known
+            self.close()
+            raise
         if rows is None:
             return
         saying, self._saying = self._saying, None
