@@ -19,12 +19,14 @@ class Settings:
         concurrency: Pool processes (or threads) of a worker.
         prefetch: ``worker_prefetch_multiplier``.
         pool: Celery's name of the pool.
+        worker_options: More words for the command line of a worker.
     """
 
     tasks: int = 5000
     concurrency: int = 2
     prefetch: int = 4
     pool: str = "prefork"
+    worker_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def running_worker(environment: Environment, queue: str, settings: Settings, fol
         *("--hostname", f"{queue}@%h", "--pool", settings.pool, "--concurrency", str(settings.concurrency)),
         *("--prefetch-multiplier", str(settings.prefetch)),
         *("--without-mingle", "--without-gossip", "--without-heartbeat"),
+        *settings.worker_options,
     ]
     read_end, write_end = os.pipe()
     environment = dataclasses.replace(environment, command_fd=read_end)
