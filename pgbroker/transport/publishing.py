@@ -64,6 +64,8 @@ class PublishingChannel(DeclaringChannel):
         if exchange and (revocation := read_revocation(exchange, message)):
             self.revoke(revocation)
         must_arrive = "task" in message.headers or mandatory
+        if not exchange and not must_arrive and _is_reply(message) and self._is_unknown(routing_key):
+            return  # whoever asked is gone, and his queue with him
         unbound = self.process.unbound_exchanges
         if not must_arrive and exchange in unbound:
             return  # an event that nobody is bound to
@@ -95,6 +97,9 @@ class PublishingChannel(DeclaringChannel):
             return
         if not self._query(self.process.routing.exchange_bindings(exchange)):
             unbound.note(exchange, before)
+
+    def _is_unknown(self, queue: str) -> bool:
+        return self._value(self.process.routing.queue_kind(topology.checked_name(queue, "queue"))) is None
 
     def _return(self, message: Envelope, error: errors.Unroutable, *, mandatory: bool) -> None:
         handlers = self.events["basic_return"] if mandatory else ()
@@ -151,6 +156,16 @@ class PublishingChannel(DeclaringChannel):
         published = Published(*query(call)[0])
         receipts.hand_in(row.task_id, (published,))
         return published
+
+
+def _is_reply(message: Envelope) -> bool:
+    """Whether it is a fleeting answer to a request, as results of the backend ``rpc://`` are.
+
+    A request names a queue for the answer; what is not fleeting may bear a ``correlation_id`` for reasons of its own.
+    """
+    properties = message.properties
+    is_fleeting = properties.get("delivery_mode") == 1
+    return is_fleeting and bool(properties.get("correlation_id")) and not properties.get("reply_to")
 
 
 def _needs_alias(row: Message) -> bool:

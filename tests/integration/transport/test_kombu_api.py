@@ -10,6 +10,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.app.task import Context
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.common import eventloop, itermessages
 from kombu.mixins import ConsumerMixin, ConsumerProducerMixin
@@ -245,3 +247,30 @@ def test_drains_nothing_without_consumers(connection: Connection) -> None:
     connection.connect()
     with pytest.raises(socket.timeout):
         connection.drain_events(timeout=0.1)
+
+
+def test_a_reply_to_a_queue_that_is_gone_vanishes(connection: Connection, name: str, rows: Any) -> None:
+    """It would lie in a job queue for ever: nobody will ever ask for it. A request makes the queue, as ever."""
+    producer = connection.Producer()
+    producer.publish({"result": 1}, exchange="", routing_key=name, correlation_id="1", delivery_mode=1)
+    assert rows("select pgbroker.queue_kind(%s)", name) == [(None,)]
+    producer.publish({"ask": 1}, exchange="", routing_key=name, correlation_id="1", reply_to="answers", delivery_mode=1)
+    assert rows("select pgbroker.queue_kind(%s)", name) == [("job",)]
+    producer.publish({"result": 2}, exchange="", routing_key=name, correlation_id="1", delivery_mode=1)
+    assert rows("select count(*) from pgbroker.jobs_live where queue = %s", name) == [(2,)]
+    producer.publish({"traced": 3}, exchange="", routing_key=f"{name}-traced", correlation_id="1")
+    assert rows("select pgbroker.queue_kind(%s)", f"{name}-traced") == [("job",)]
+
+
+def test_results_by_rpc_come_to_who_asks_and_to_nobody_else(module_database: Any, name: str, rows: Any) -> None:
+    app = Celery("rpc", broker=module_database.url, backend="rpc://", set_as_current=False)
+    queue, request = app.backend.oid, Context({"reply_to": app.backend.oid, "correlation_id": name})
+    app.backend.store_result(name, 1, "SUCCESS", request=request)
+    assert rows("select pgbroker.queue_kind(%s)", queue) == [(None,)]
+    waiting = app.AsyncResult(name)
+    with app.amqp.producer_pool.acquire() as producer:
+        app.backend.on_task_call(producer, name)
+    app.backend.store_result(name, 2, "SUCCESS", request=request)
+    assert waiting.get(timeout=10) == 2
+    app.backend.result_consumer.stop()
+    app.close()
