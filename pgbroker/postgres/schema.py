@@ -291,6 +291,31 @@ result_groups = Table(
     Column("expires_at", _TIME),
 )
 
+#: Chords that have not ended, and for an hour those that have.
+chords = Table(
+    "chords",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("size", Integer),
+    Column("added", Integer, nullable=False),
+    Column("returned", Integer, nullable=False),
+    Column("finished_at", _TIME),
+    Column("expires_at", _TIME),
+    Column("structure", LargeBinary),
+    Column("body", LargeBinary),
+)
+
+#: What the members of unfinished chords returned.
+chord_parts = Table(
+    "chord_parts",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("part", LargeBinary, nullable=False),
+)
+
 #: Task ids of duplicates that lead to the live job's result.
 aliases = Table(
     "aliases",

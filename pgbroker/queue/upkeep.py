@@ -28,7 +28,7 @@ class Pruned:
         events: Rows of ``job_events`` that were deleted.
         history_days: Day partitions of the history that were emptied.
         history_days_busy: Those that must be emptied and were in use; the next run tries again.
-        results: Results and groups that were deleted, and aliases of results that are gone.
+        results: Results, groups and chords that were deleted, and aliases of results that are gone.
         revocations: Revocations whose time was over, and outcomes that no worker delivered for a week.
         transient_queues: Transient queues of dead processes that were removed.
     """
@@ -76,6 +76,7 @@ class Upkeep:
         except _AnotherLeads:
             pruned.is_leader = False
         pruned.results = self._in_batches("expire_results", until_none=True) + self._expire_aliases()
+        pruned.results += self._in_batches("expire_chords", until_none=True)
         pruned.revocations = int(self._query(*self._call("prune_revoked"))[0][0])
         pruned.transient_queues = int(self._query(*self._call("sweep_transient"))[0][0])
         return pruned

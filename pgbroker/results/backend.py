@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from celery import states
 from celery.backends.asynchronous import AsyncBackendMixin
-from celery.backends.base import Backend
-from celery.exceptions import TaskRevokedError, TimeoutError, WorkerLostError
+from celery.exceptions import BackendStoreError, TaskRevokedError, TimeoutError, WorkerLostError
 from celery.result import result_from_tuple
 from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
 from pgbroker import errors
 from pgbroker.options import Options, sanitize
+from pgbroker.results.chord_store import ChordStore, HeldJob, TaskEnd
+from pgbroker.results.chords import ChordBackend
 from pgbroker.results.consumer import ResultConsumer
 from pgbroker.results.store import ResultStore, StoredResult
 from pgbroker.results.waiting import WaitingRoom, room_for
@@ -26,7 +28,7 @@ _SHORTENED = ("postgresql://", "embedded://")
 _CONNECTION_FIELDS = ("libpq", "embedded_dir", "schema", "auto_migrate")
 
 
-class PgBackend(Backend, AsyncBackendMixin):
+class PgBackend(ChordBackend, AsyncBackendMixin):
     """Result backend for ``pgbroker://``, ``pgbroker+postgresql://`` and ``pgbroker+embedded://`` URLs.
 
     Celery makes one instance for each thread, so an instance holds neither connections nor waits: these belong to
@@ -43,13 +45,10 @@ class PgBackend(Backend, AsyncBackendMixin):
     ResultConsumer = ResultConsumer
 
     # of Celery's base class, whose stubs leave them out
-    app: Any
     accept: Any
-    expires: float | None
     _cache: Any
     _pending_messages: Any
     _pending_results: Any
-    _ensure_retryable: Any
     _get_result_meta: Any
 
     supports_native_join = True
@@ -68,7 +67,11 @@ class PgBackend(Backend, AsyncBackendMixin):
         # one place, one way to it: TLS that the broker was told of holds for results behind the same URL
         ssl = conf.broker_use_ssl if self.url in broker_urls else None
         self.options = Options.from_url(self.url, conf.result_backend_transport_options, ssl=ssl or None)
-        self.store = ResultStore(_shared_options(conf, broker_urls, self.options))
+        shared = _shared_options(conf, broker_urls, self.options)
+        self.store = ResultStore(shared[0] if shared else self.options)
+        self.chords = ChordStore(self.store.options)
+        #: Whether every job that a worker of this application runs lies in the database of the results.
+        self.has_the_jobs = len(shared) == len(set(broker_urls)) > 0
         failure_expires = conf.get("result_failure_expires")
         self.failure_expires = self.expires if failure_expires is None else self.prepare_expires(failure_expires)
         self.result_consumer = self.ResultConsumer(
@@ -93,6 +96,37 @@ class PgBackend(Backend, AsyncBackendMixin):
 
     # -- single results -----------------------------------------------------------------------------
 
+    def mark_as_done(
+        self, task_id: Any, result: Any, request: Any = None, store_result: bool = True, state: str = states.SUCCESS
+    ) -> None:
+        """See Celery's. The result, the end of the job, and what it means for a chord are one transaction."""
+        stores = store_result and not (request is not None and request.ignore_result)
+        job = self._held_job(task_id, request)
+        is_member = request is not None and request.chord and request.group
+        if not is_member and not (stores and job):
+            super().mark_as_done(task_id, result, request, store_result, state)
+            return
+        end = TaskEnd(state, job=job)
+        if stores:
+            meta = self._encoded_meta(_key(task_id), self.encode_result(result, state), state, None, request)
+            end = TaskEnd(state, meta, self.expires, job)
+        retry = partial(
+            self._ensure_retryable,
+            fallback_exc=partial(BackendStoreError, task_id=task_id, state=state),  # type: ignore[call-arg]
+            fallback_msg="failed to store result on the backend",
+        )
+        if is_member:
+            retry(self.return_part, request, state, result, end)
+        else:
+            retry(self.store.end_task, _key(task_id), end, ends_job=True)
+
+    def _held_job(self, task_id: Any, request: Any) -> HeldJob | None:
+        """The job that runs the task of this request, if it lies in the database of the results."""
+        info = getattr(request, "delivery_info", None)
+        if not self.has_the_jobs or not info or info.get("claim") is None or request.id != task_id:
+            return None
+        return HeldJob(info["job_id"], info["claim"])
+
     def _store_result(
         self,
         task_id: Any,
@@ -103,11 +137,19 @@ class PgBackend(Backend, AsyncBackendMixin):
         **_: Any,
     ) -> Any:
         key = _key(task_id)
+        meta = self._encoded_meta(key, result, state, traceback, request)
+        keep_seconds = self.failure_expires if state == states.FAILURE else self.expires
+        job = self._held_job(task_id, request) if state in states.READY_STATES else None
+        if job is not None:
+            self.store.end_task(key, TaskEnd(state, meta, keep_seconds, job), ends_job=False)
+        else:
+            self.store.store(key, state, meta, keep_seconds=keep_seconds)
+        return result
+
+    def _encoded_meta(self, key: str, result: Any, state: str, traceback: str | None, request: Any) -> bytes:
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = key
-        keep_seconds = self.failure_expires if state == states.FAILURE else self.expires
-        self.store.store(key, state, ensure_bytes(self.encode(meta)), keep_seconds=keep_seconds)
-        return result
+        return ensure_bytes(self.encode(meta))
 
     def _get_task_meta_for(self, task_id: Any) -> dict[str, Any]:
         rows = self.store.get([_key(task_id)])
@@ -254,11 +296,12 @@ def _broker_urls(conf: Any) -> list[str]:
     return urls
 
 
-def _shared_options(conf: Any, broker_urls: Iterable[str], options: Options) -> Options:
-    """The broker's options where they lead to the same sessions, so that broker and results share one pool.
+def _shared_options(conf: Any, broker_urls: Iterable[str], options: Options) -> list[Options]:
+    """The options of those brokers that lead to the same sessions, so that broker and results share one pool.
 
     They may well differ in what concerns only jobs (``lease_seconds`` ...).
     """
+    shared = []
     for url in dict.fromkeys(broker_urls):
         if not url.startswith("pgbroker"):
             continue
@@ -267,5 +310,5 @@ def _shared_options(conf: Any, broker_urls: Iterable[str], options: Options) -> 
         except errors.OptionError:
             continue  # the broker will say so itself
         if all(getattr(broker, name) == getattr(options, name) for name in _CONNECTION_FIELDS):
-            return broker
-    return options
+            shared.append(broker)
+    return shared

@@ -14,6 +14,7 @@ from pgbroker.options import Options
 from pgbroker.postgres.pool import pool_for
 from pgbroker.postgres.sql_files import in_statement
 from pgbroker.queue.store import Call
+from pgbroker.results.chord_store import TaskEnd
 
 #: Results that :meth:`ResultStore.expire` deletes in one transaction.
 EXPIRY_BATCH = 1000
@@ -76,6 +77,14 @@ class ResultCalls:
         """Write a state and wake who waits for it. No row."""
         return f"call {self._prefix}store_result(%s, %s, %s, %s)", (task_id, status, meta, keep_seconds)
 
+    def end_task(self, task_id: str, end: TaskEnd, *, ends_job: bool) -> Call:
+        """Write the end of a task that a job runs, end the job with it or not, and wake who waits. No row."""
+        job_id, claim = end.job or (None, None)
+        return (
+            f"call {self._prefix}end_task(%s, %s, %s, %s, %s, %s, %s)",
+            (task_id, end.status, end.meta, end.keep_seconds, job_id, claim, ends_job),
+        )
+
 
 @lru_cache(maxsize=32)
 def calls_for(schema: str) -> ResultCalls:
@@ -120,6 +129,16 @@ class ResultStore:
         """
         self._run(self._calls.store(task_id, status, meta, keep_seconds))
 
+    def end_task(self, task_id: str, end: TaskEnd, *, ends_job: bool) -> None:
+        """The same for the end of a task, by the claim on the job that runs it.
+
+        Args:
+            task_id: The task.
+            end: Its end, with the job. A claim that was lost overwrites no other end.
+            ends_job: End the job in the same transaction.
+        """
+        self._run(self._calls.end_task(task_id, end, ends_job=ends_job))
+
     def get(self, task_ids: Iterable[str]) -> list[StoredResult]:
         """What is stored of these tasks, in no order."""
         return read_rows(self._run(self._calls.get(task_ids)))
@@ -150,11 +169,12 @@ class ResultStore:
         """Delete what has expired, batch by batch.
 
         Returns:
-            How many results, groups and aliases went away.
+            How many results, groups, chords and aliases went away.
         """
         total = 0
-        while count := int(self._run(self._calls.call("expire_results", EXPIRY_BATCH))[0][0]):
-            total += count
+        for function in ("expire_results", "expire_chords"):
+            while count := int(self._run(self._calls.call(function, EXPIRY_BATCH))[0][0]):
+                total += count
         while True:
             looked_at, deleted = self._run(self._calls.expire_aliases(EXPIRY_BATCH))[0]
             total += int(deleted)

@@ -135,14 +135,19 @@ class _Delivery:
         """Deliver it, unless the task has an end of its own."""
         is_lost = self.outcome.outcome == "LOST"
         known = self._known_state()
-        if known == states.SUCCESS:
+        if known == states.SUCCESS or (is_lost and known == states.FAILURE and self.outcome.deliveries == 1):
+            # Celery said so itself, before its worker was lost too; it may not have come to its chord
+            self._count_part()
             return
-        if is_lost and known == states.FAILURE and self.outcome.deliveries == 1:
-            return  # Celery said so itself, before its worker was lost too
         if is_lost:
             self._fail()
         else:
             self._revoke()
+
+    def _count_part(self) -> None:
+        if self.context.chord and getattr(self.backend, "counts_parts_once", False):
+            meta = self.backend.get_task_meta(self.task_id, cache=False)
+            self.backend.on_chord_part_return(self.context, meta["status"], meta["result"])
 
     def _known_state(self) -> str | None:
         """The state that the backend knows; ``None`` where there is none to know."""

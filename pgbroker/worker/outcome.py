@@ -40,6 +40,7 @@ def follow(request: Request, channel: Channel) -> None:
     seen_by_task: dict[str, Any] = request.delivery_info  # type: ignore[assignment]
     for name in ("attempts", "job_id"):
         seen_by_task[name] = request.message.delivery_info[name]
+    seen_by_task["claim"] = tag.claim  # by which the result backend may end the job
     _Follower(request, tag, ledger, channel.options.max_requeues).wrap()
     if strict_start.is_wanted(request, channel.options):
         strict_start.demand(request, channel.options, ledger)
@@ -99,6 +100,17 @@ class _Follower:
             self.ledger.put_back(self.tag, reason=reason, max_requeues=self.max_requeues)
         else:
             self.ledger.bury(self.tag, reason)
+            self._fail_chord(exc)
+
+    def _fail_chord(self, exc: BaseException) -> None:
+        """Celery tells nobody of a task that was rejected, and its chord would wait for it for ever."""
+        backend: Any = self.request.task.backend
+        if not getattr(backend, "counts_parts_once", False) or not self.request.chord:
+            return
+        try:
+            backend.on_chord_part_return(self.request._context, "FAILURE", exc)
+        except Exception:
+            logger.exception("could not tell the chord of task %s[%s]", self.request.name, self.request.id)
 
     def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
         exc = _exception(exc_info)

@@ -65,7 +65,6 @@ def demand(request: Any, options: Options, ledger: Ledger) -> None:
     Its first words about a start and an end count, so what is said here comes before what is said of other tasks.
     """
     tag: Tag = request.message.delivery_tag
-    request.delivery_info["claim"] = tag.claim
     accept, fail, task = request.on_accepted, request.on_failure, request.task
 
     def on_accepted(*args: Any) -> None:

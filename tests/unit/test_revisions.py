@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "34d1a0ad7c68999e719616e34041981e157fe10bb00061022f9d799fd204d244",
+    "0001": "11a068fe90408d5568e8e9367c3dd9fafc2aeead6c7490023aab4dcb5f5e3204",
 }
 
 

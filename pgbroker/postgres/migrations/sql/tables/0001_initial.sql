@@ -284,6 +284,34 @@ create table pgbroker.result_groups (
 );
 create index result_groups_expiry on pgbroker.result_groups (expires_at) where expires_at is not null;
 
+-- Chords that have not ended, and for an hour those that have. `returned` counts the rows of chord_parts; the chord is
+-- complete when it reaches size + added. `structure` and `body` are encoded by the application's result serializer.
+create table pgbroker.chords (
+    group_id    text primary key,
+    -- null: not known yet
+    size        integer,
+    -- members that joined while it ran (Celery's add_to_chord)
+    added       integer not null default 0,
+    returned    integer not null default 0,
+    finished_at timestamptz,
+    expires_at  timestamptz,
+    -- how the header's results are nested, where they are
+    structure   bytea,
+    body        bytea
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+create index chords_expiry on pgbroker.chords (expires_at) where expires_at is not null;
+-- what the members of unfinished chords returned: a set, so one that runs twice counts once
+create table pgbroker.chord_parts (
+    group_id text not null,
+    task_id  text not null,
+    -- the member's place in the header
+    position integer not null,
+    -- in the order of arrival, for members of the same place
+    number   integer not null,
+    part     bytea not null,
+    primary key (group_id, task_id, position)
+);
+
 -- Ids of calls that turned out to be duplicates after the id had been handed out (a plain apply_async, a member of a
 -- group), and the task whose result is theirs, too. The newest row of an id counts; alias_id comes from the sequence
 -- of the jobs, so that an id which is published once more as a job is known to be newer than its alias. No row is
