@@ -336,7 +336,7 @@ def test_result_compression_is_checked(make_app: MakeApp) -> None:
 
 
 def test_tasks_in_a_worker(make_app: MakeApp) -> None:
-    app = make_app(task_track_started=True, result_extended=True, result_chord_retry_interval=0.1)
+    app = make_app(task_track_started=True, result_extended=True)
     app.conf.broker_transport_options = {"polling_interval": 0.02}
 
     @app.task(name="add")
@@ -373,6 +373,5 @@ def test_tasks_in_a_worker(make_app: MakeApp) -> None:
         child = family.get(timeout=10)
         assert [each.id for each in family.children] == [child]
         assert AsyncResult(child, app=app).get(timeout=10) == 2
-        # no native chords yet: chord_unlock joins the header
         assert chord((add.s(n, 1) for n in range(4)), total.s())().get(timeout=20) == 10
     assert app.backend.get_state(quiet.id) == states.PENDING

@@ -73,9 +73,14 @@ def test_an_early_acknowledged_one_is_dead_and_stays_so(own: Ends) -> None:
     dead = own.site.job(early.id)
     assert dead["status"] == "DEAD"
     assert dead["last_error"].startswith("worker lost after start: ")
+    own.worker("solo", 1, queues="another", options=LEASE)
+    own.wait_state(own.result(early.id), "FAILURE", 10)
+    wait_until(lambda: own.outbox() == [], what=own.site.describe)
     thaw(worker)
     wait_until(lambda: own.site.record.count("end", task_id=early.id) == 1, what=own.site.describe)
-    # the task has succeeded after all, and says so; the row keeps what was known in time
-    wait_until(lambda: own.result(early.id).state == "SUCCESS", 5)  # a new one each time: a result keeps its end
+    # the task has succeeded after all, too late: callers, chords and errbacks were told otherwise
+    since = time.monotonic()
+    wait_until(lambda: time.monotonic() > since + 1, 2)
+    assert own.result(early.id).state == "FAILURE"
     assert own.site.job(early.id) == dead
     assert own.site.record.runs()[early.id] == 1
