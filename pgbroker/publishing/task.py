@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -12,7 +13,7 @@ import celery
 from celery.utils import uuid
 
 from pgbroker.errors import DedupeNotSupported, DuplicateJob
-from pgbroker.publishing import automatic, canvas
+from pgbroker.publishing import automatic, awaiting, canvas
 from pgbroker.queue import joined
 from pgbroker.queue.job_arguments import check_key
 from pgbroker.transport import handing_on, receipts
@@ -90,6 +91,19 @@ class Task(celery.Task):  # type: ignore[type-arg]
             result = live
         result.duplicate = twin is not None
         return result
+
+    async def adelay(self, *args: Any, **kwargs: Any) -> Any:
+        """``delay()`` for asyncio, see :meth:`aapply_async`."""
+        return await self.aapply_async(args, kwargs)
+
+    async def aapply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        """``apply_async()`` for asyncio: arguments, result and errors are the same, the event loop does not wait.
+
+        A cancelled ``await`` stops waiting; whether the call was published is then not known, unless it had not begun.
+        """
+        call = functools.partial(self.apply_async, args, kwargs, *more, **options)
+        with automatic.joining(self):
+            return await awaiting.publish(call)
 
     def replace(self, sig: Any) -> Any:
         """See ``celery.Task.replace``. What takes the task's place joins no transaction that the task has opened.

@@ -87,6 +87,7 @@ def shop(database: Any, tmp_path: Path) -> Iterator[Shop]:
     pool.close_all()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_around_its_commit(shop: Shop) -> None:
     libraries = ("psycopg2", "psycopg", "sqlalchemy")
     never = [shop.kill_one(library, n, "before") for n, library in enumerate(libraries, 1)]
@@ -99,6 +100,7 @@ def test_a_process_that_is_killed_around_its_commit(shop: Shop) -> None:
     assert shop.rows("select count(*) from pgbroker.job_log where task_id = any (%s)", never) == [(0,)]
 
 
+@pytest.mark.slow
 def test_retry_and_replacement_survive_the_rollback_that_they_bring_about(shop: Shop) -> None:
     task_id = shop.app.send_task("shop_app.retry_inside", (1,)).id
     shop.wait(lambda: shop.events("retry", task_id=task_id, retries=1))
@@ -109,6 +111,7 @@ def test_retry_and_replacement_survive_the_rollback_that_they_bring_about(shop: 
     assert shop.rows("select n from public.orders") == []
 
 
+@pytest.mark.slow
 def test_an_open_transaction_delays_nobody_else(shop: Shop) -> None:
     """Others' tasks start without delay while a transaction that has published stays open; its own at its commit."""
     latencies: list[float] = []
