@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -80,6 +81,12 @@ def _new_database(server: Server) -> Iterator[Database]:
     finally:
         with closing(server.admin()) as admin, admin.cursor() as cursor:
             cursor.execute(f'drop database if exists "{name}" with (force)')
+
+
+def pytest_configure() -> None:
+    """Whoever runs this in the background may ignore SIGINT, and every process that a test interrupts would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -39,17 +39,17 @@ def record(text):
         file.write(f"{{text}} {{os.getpid() if app.conf.worker_pool == 'solo' else os.getppid()}}\\n")
 
 
-@app.task
+@app.task(shared=False)
 def reload(what):
     record(f"reload:{{what}}")
 
 
-@app.task(acks_late=True)
+@app.task(shared=False, acks_late=True)
 def refuse():
     raise Reject("not today", requeue=False)
 
 
-@app.task(acks_late=True)
+@app.task(shared=False, acks_late=True)
 def refuse_once():
     """Put back once, if the queue knows how."""
     if not os.path.exists({record!r} + ".refused"):
@@ -59,7 +59,7 @@ def refuse_once():
     record("taken")
 
 
-@app.task
+@app.task(shared=False)
 def add(x, y):
     return x + y
 '''
