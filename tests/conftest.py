@@ -84,7 +84,7 @@ def _new_database(server: Server) -> Iterator[Database]:
 
 
 def pytest_configure() -> None:
-    """Whoever runs this in the background may ignore SIGINT, and processes that a test interrupts would inherit that."""
+    """Whoever runs this in the background may ignore SIGINT; processes that a test interrupts would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
