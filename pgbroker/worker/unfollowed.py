@@ -17,6 +17,7 @@ from typing import Any
 
 from celery import states
 from celery.app.task import Context
+from celery.exceptions import NotRegistered
 from celery.worker import state as worker_state
 
 from pgbroker.transport.process import Process
@@ -51,12 +52,28 @@ class _Judge:
         if name is None:
             return "the message names no task"
         if name not in self._consumer.strategies:
+            self._fail_chord(message, NotRegistered(name))
             return f"NotRegistered: worker {self._consumer.hostname} knows no task {name!r}"
         exc = sys.exception()  # Celery rejects in the handler of what went wrong
         if exc is None:
             return f"worker {self._consumer.hostname} refused the message"
         self.tell(message, exc)
         return f"{type(exc).__name__}: {exc}"
+
+    def _fail_chord(self, message: Any, exc: Exception) -> None:
+        """Celery stores the failure of a task that it does not know, but looks for no chord in the body."""
+        backend = self._consumer.app.backend
+        if message.headers.get("group") is None or not getattr(backend, "counts_parts_once", False):
+            return
+        try:
+            _, _, embed = message.payload
+            if embed and embed.get("chord"):
+                request = Context({**message.headers, "chord": embed["chord"]})
+                backend.on_chord_part_return(request, states.FAILURE, exc)
+        except Exception:
+            logger.exception(
+                "could not tell the chord of task %s that its member has failed: %r", _field(message, "id"), exc
+            )
 
     def tell(self, message: Any, exc: BaseException) -> None:
         """Tell the result backend that a task has failed of which only headers can be read, so no chord or errback."""

@@ -146,6 +146,13 @@ def test_a_chord_fails_with_its_member(chords: Chords, name: str, wanted: str) -
     assert chords.bodies() == []
 
 
+def test_a_chord_fails_with_a_member_that_no_worker_knows(chords: Chords) -> None:
+    chords.worker("threads", 2)
+    text, told = chords.fails([chords.app.signature("chords.unknown")])
+    assert "'chords.unknown' never registered" in text
+    assert told == [f"ChordError: {text}"]
+
+
 @pytest.mark.parametrize("how", ["revoked", "purged", "cancelled", "expired"])
 def test_a_chord_fails_with_a_member_that_never_ran(chords: Chords, how: str) -> None:
     chords.worker("threads", 2)
