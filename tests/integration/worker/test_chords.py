@@ -11,7 +11,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 from chord_tasks import register
 from ends_site import LEASE, REDIS, redis_answers
-from worker_site import Site, wait_until
+from worker_site import PREFORK_FIRST, Site, wait_until
 
 
 class Chords:
@@ -110,8 +110,9 @@ def shapes(c: Chords) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def test_the_body_gets_what_the_header_returned_as_it_is_nested(chords: Chords) -> None:
-    chords.worker("threads", 4)
+@pytest.mark.parametrize("pool", PREFORK_FIRST)
+def test_the_body_gets_what_the_header_returned_as_it_is_nested(chords: Chords, pool: str) -> None:
+    chords.worker(pool, 1 if pool == "solo" else 4)
     results = {name: (signature.apply_async(), wanted) for name, (signature, wanted) in shapes(chords).items()}
     got = {name: result.get(timeout=15) for name, (result, _) in results.items()}
     assert got == {name: wanted for name, (_, wanted) in results.items()}
