@@ -14,12 +14,14 @@ from shop import Shop
 
 CHILDREN, THREADS, CALLS = 4, 8, 10
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 SESSIONS = "select count(*) from pg_stat_activity where datname = current_database() and application_name ~ 'pgbroker'"
 
 #: Now and then a fork beside publishing threads hangs: a lock that another thread held is held for ever in the child.
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
 
 
 def fork(work: Callable[[], None]) -> int:
