@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
 from celery.app.task import Context
+from celery.exceptions import ChordError
 
 from pgbroker.results.chord_store import ChordStore
 
@@ -169,6 +171,41 @@ def test_a_chord_keeps_its_own_time(make_app: MakeApp, url: str, task_id: str, r
     app.conf.result_chord_expires = 0
     header.open()
     assert run("select expires_at from pgbroker.chords where group_id = %s", task_id) == [(None,)]
+
+
+@pytest.mark.parametrize("conf", [{}, {"result_serializer": "pickle"}, {"result_compression": "gzip"}], ids=str)
+def test_any_value_passes_through_the_parts(
+    make_app: MakeApp, url: str, task_id: str, published: Any, conf: dict[str, Any]
+) -> None:
+    header = Header(make_app(broker=url, accept_content=["json", "pickle"], **conf), task_id)
+    odd = {"nul": "a\x00b", "surrogate": "\ud800", "wide": "\U0001f600", "nested": [None, 1.5, True, {"": []}]}
+    large = "x" * 2_000_000
+    header.open()
+    header.backend.set_chord_size(header.group_id, 2)
+    header.ends(1, odd)
+    header.ends(0, large)
+    assert published() == [[large, odd]]
+
+
+class OddError(Exception):
+    """Cannot be made anew from its arguments."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+def test_any_exception_fails_the_chord(make_app: MakeApp, url: str, task_id: str, serializer: str, run: Run) -> None:
+    header = Header(make_app(broker=url, accept_content=["json", "pickle"], result_serializer=serializer), task_id)
+    header.open()
+    header.backend.set_chord_size(header.group_id, 2)
+    request = header.request(0)
+    header.backend.mark_as_failure(request.id, OddError(1, 2), request=request)
+    header.ends(1)
+    with pytest.raises(ChordError, match="1 and 2"):
+        header.app.AsyncResult(f"{task_id}-body").get(timeout=5)
+    assert run("select finished_at is not null from pgbroker.chords where group_id = %s", task_id) == [(True,)]
 
 
 # -- a task's end and its job's --------------------------------------------------------------------
