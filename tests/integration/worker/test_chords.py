@@ -48,6 +48,18 @@ class Chords:
     def rows(self, sql: str) -> list[Any]:
         return [row[0] for row in self.site.rows(sql)]
 
+    def describe(self) -> str:
+        """Where unfinished chords stand, what waits or runs, and the workers' last words."""
+        left = self.site.rows(
+            "select group_id, size, added, returned, array(select (task_id, position)::text from pgbroker.chord_parts p"
+            " where p.group_id = c.group_id) from pgbroker.chords c where finished_at is null"
+        )
+        jobs = self.site.rows(
+            "select job_id, task_id, task_name, status::text, ack_mode::text, worker, run_after::text, last_error"
+            " from pgbroker.jobs"
+        )
+        return f"chords {left}\njobs {jobs}\n{self.site.record.events('dies')[-2:]}\n{self.site.describe()}"
+
     def close(self) -> None:
         backend: Any = self.app.backend
         if hasattr(backend, "connparams"):
@@ -223,7 +235,8 @@ def test_the_body_runs_once_though_a_worker_dies_after_any_statement(
     for number in range(rounds):
         (folder / f"{number}").touch()
         result = chord(chords.numbers(6))(chords.s("total", tag=number))
-        assert result.get(timeout=40) == list(range(6)), chords.site.describe()
+        wait_until(result.ready, 40, chords.describe)
+        assert result.get() == list(range(6))
         (folder / f"{number}").unlink(missing_ok=True)
         for worker in [w for w in workers if w.process.poll() is not None]:
             died += 1
