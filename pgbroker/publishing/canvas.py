@@ -104,9 +104,13 @@ def _signature(part: Any, whole: Any) -> Any:
 
 
 def _own_key(member: Any) -> str | None:
-    if not hasattr(member.type, "dedupe_key_of"):
+    try:
+        task = member.type
+    except KeyError:  # known here by its name alone
         return None
-    key: str | None = member.type.dedupe_key_of(tuple(member.args), dict(member.kwargs))
+    if not hasattr(task, "dedupe_key_of"):
+        return None
+    key: str | None = task.dedupe_key_of(tuple(member.args), dict(member.kwargs))
     return key
 
 

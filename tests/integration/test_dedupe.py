@@ -208,6 +208,13 @@ def test_a_duplicate_in_a_chord_is_refused_before_anything_is_stored(app: Celery
     assert len(rows(database)) == 1
 
 
+def test_a_chord_of_a_task_that_is_known_by_its_name_alone(app: Celery, database: Any) -> None:
+    """As without our check: Celery publishes what it does not know, for a worker that does."""
+    elsewhere = app.signature("d.elsewhere", immutable=True)
+    chord([elsewhere, app.signature("d.elsewhere", immutable=True)], elsewhere.clone()).apply_async()
+    assert [row[0] for row in rows(database)] == ["d.elsewhere", "d.elsewhere"]
+
+
 def keyed(plain: Any, *numbers: int) -> list[Any]:
     return [plain.si(number).set(dedupe_key="k") for number in numbers]
 
