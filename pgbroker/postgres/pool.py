@@ -11,13 +11,15 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres import migrate
 from pgbroker.postgres.connection import Session
+
+_T = TypeVar("_T")
 
 #: An idle session is closed after so many seconds.
 IDLE_SECONDS = 60.0
@@ -66,6 +68,20 @@ class SessionPool:
     def value(self, sql: str, args: Sequence[Any] = ()) -> Any:
         """The single value that one statement returns."""
         return self.query(sql, args)[0][0]
+
+    def repeat(self, work: Callable[[Session], _T]) -> _T:
+        """Do what may be done twice, with a lent session; once more on a new one if the connection broke.
+
+        Raises:
+            ConnectionLost: The second one broke, too.
+        """
+        try:
+            with self.lend() as session:
+                return work(session)
+        except errors.ConnectionLost:
+            self.close()  # the idle ones were most likely lost together with this one
+            with self.lend() as session:
+                return work(session)
 
     def close(self) -> None:
         """Close the idle sessions. The pool may be used again."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from pgbroker import errors
 from pgbroker.postgres.connection import Session
 from pgbroker.postgres.pool import SessionPool
-from pgbroker.queue.joined import JoinedTransaction
 from pgbroker.queue.routing import Dispatched, Routing, routing_for
 from pgbroker.queue.store import Call, Message
 
@@ -48,7 +47,6 @@ class Writer:
     def __init__(self, query: Callable[[Call], list[tuple[Any, ...]]], routing: Routing) -> None:
         self._query = query
         self._routing = routing
-        # a joined transaction may have begun long ago
         self._began: dt.datetime = query(("select clock_timestamp()", ()))[0][0]
 
     def write(self, letters: Iterable[Numbered]) -> Iterator[tuple[int, Letter, list[Dispatched]]]:
@@ -140,19 +138,13 @@ def publish_all(pool: SessionPool, letters: Sequence[Letter]) -> list[list[Dispa
 
 
 @contextlib.contextmanager
-def writing(pool: SessionPool, transaction: JoinedTransaction | None = None) -> Iterator[Writer]:
-    """A transaction for the ``with`` block, committed at its end; or the one that is joined, which is left open.
+def writing(pool: SessionPool) -> Iterator[Writer]:
+    """A transaction for the ``with`` block, committed at its end.
 
     Raises:
         BatchFailed: The server refused a letter; also the errors of a session.
     """
     routing = routing_for(pool.options.schema)
-    if transaction is not None:
-        try:
-            yield Writer(transaction.query, routing)
-        except _Refused as refused:
-            raise _failed(_range(refused.chunk), refused.error) from refused.error
-        return
     with pool.lend() as session:
         try:
             _begin(session, pool)

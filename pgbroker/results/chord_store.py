@@ -133,14 +133,7 @@ class ChordStore:
         Raises:
             Unroutable: No binding leads from the body's exchange to a queue; nothing was changed.
         """
-        pool = pool_for(self.options)
-        try:
-            with pool.lend() as session:
-                ended = self._finish(session, group_id, part, end, publishes)
-        except errors.ConnectionLost:
-            pool.close()
-            with pool.lend() as session:
-                ended = self._finish(session, group_id, part, end, publishes)
+        ended = pool_for(self.options).repeat(lambda session: self._finish(session, group_id, part, end, publishes))
         if ended and part is not None and end is not None and end.meta is not None:
             self._run(self._call("wake_waiters", part.task_id, True))
         return ended
@@ -179,9 +172,4 @@ class ChordStore:
         return f"select {self._prefix}{name}({', '.join(['%s'] * len(args))})", args
 
     def _run(self, call: Call) -> list[tuple[Any, ...]]:
-        pool = pool_for(self.options)
-        try:
-            return pool.query(*call)
-        except errors.ConnectionLost:
-            pool.close()
-            return pool.query(*call)
+        return pool_for(self.options).repeat(lambda session: session.query(*call))

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pgbroker import errors
 from pgbroker.options import Options
 from pgbroker.postgres.pool import pool_for
 from pgbroker.postgres.sql_files import in_statement
@@ -182,9 +181,4 @@ class ResultStore:
                 return total
 
     def _run(self, call: Call) -> list[tuple[Any, ...]]:
-        pool = pool_for(self.options)
-        try:
-            return pool.query(*call)
-        except errors.ConnectionLost:
-            pool.close()  # the idle ones were most likely lost together with this one
-            return pool.query(*call)
+        return pool_for(self.options).repeat(lambda session: session.query(*call))

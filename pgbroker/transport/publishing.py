@@ -89,7 +89,7 @@ class PublishingChannel(DeclaringChannel):
             self._job_queues.add(routing_key)
         receipts.hand_in(row.task_id, (d for d in went_to if d.kind == "job"))
         if exchange == events.exchange:
-            events.is_heard = bool(went_to)
+            events.sent(is_heard=bool(went_to))
         if went_to or not exchange:
             return
         if must_arrive:

@@ -27,6 +27,7 @@ from kombu.utils.json import loads
 from pgbroker.queue.chores import OUTCOME_TAKEN_SECONDS, Outcome, OutcomeFeed
 from pgbroker.transport.envelope import DeliveredMessage
 from pgbroker.transport.process import Process
+from pgbroker.worker import chord_parts
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class _Delivery:
             self._revoke()
 
     def _count_part(self) -> None:
-        if self.context.chord and getattr(self.backend, "counts_parts_once", False):
+        if self.context.chord and chord_parts.are_counted_once(self.backend):
             meta = self.backend.get_task_meta(self.task_id, cache=False)
             self.backend.on_chord_part_return(self.context, meta["status"], meta["result"])
 

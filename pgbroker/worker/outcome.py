@@ -23,7 +23,7 @@ from celery.worker.request import Request
 
 from pgbroker.queue.ledger import Ledger, Tag
 from pgbroker.transport.channel import Channel
-from pgbroker.worker import prefork, strict_start
+from pgbroker.worker import chord_parts, prefork, strict_start
 
 logger = logging.getLogger(__name__)
 
@@ -100,17 +100,9 @@ class _Follower:
             self.ledger.put_back(self.tag, reason=reason, max_requeues=self.max_requeues)
         else:
             self.ledger.bury(self.tag, reason)
-            self._fail_chord(exc)
-
-    def _fail_chord(self, exc: BaseException) -> None:
-        """Celery tells nobody of a task that was rejected, and its chord would wait for it for ever."""
-        backend: Any = self.request.task.backend
-        if not getattr(backend, "counts_parts_once", False) or not self.request.chord:
-            return
-        try:
-            backend.on_chord_part_return(self.request._context, "FAILURE", exc)
-        except Exception:
-            logger.exception("could not tell the chord of task %s[%s]", self.request.name, self.request.id)
+            # Celery tells nobody, and the task's chord would wait for it for ever
+            request = self.request
+            chord_parts.fail(request.task.backend, request.name, request.id, exc, lambda: request._context)
 
     def _failed(self, exc_info: Any, *_: Any, **__: Any) -> None:
         exc = _exception(exc_info)

@@ -21,7 +21,7 @@ from celery.exceptions import NotRegistered
 from celery.worker import state as worker_state
 
 from pgbroker.transport.process import Process
-from pgbroker.worker import requeued
+from pgbroker.worker import chord_parts, requeued
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +62,14 @@ class _Judge:
 
     def _fail_chord(self, message: Any, exc: Exception) -> None:
         """Celery stores the failure of a task that it does not know, but looks for no chord in the body."""
-        backend = self._consumer.app.backend
-        if message.headers.get("group") is None or not getattr(backend, "counts_parts_once", False):
-            return
-        try:
+
+        def read_request() -> Context:
             _, _, embed = message.payload
-            if embed and embed.get("chord"):
-                request = Context({**message.headers, "chord": embed["chord"]})
-                backend.on_chord_part_return(request, states.FAILURE, exc)
-        except Exception:
-            logger.exception(
-                "could not tell the chord of task %s that its member has failed: %r", _field(message, "id"), exc
-            )
+            return Context({**message.headers, "chord": (embed or {}).get("chord")})
+
+        if message.headers.get("group") is not None:
+            backend = self._consumer.app.backend
+            chord_parts.fail(backend, _task_name(message), _field(message, "id"), exc, read_request)
 
     def tell(self, message: Any, exc: BaseException) -> None:
         """Tell the result backend that a task has failed of which only headers can be read, so no chord or errback."""

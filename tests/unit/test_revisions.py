@@ -16,7 +16,7 @@ MIGRATIONS = Path(pgbroker.postgres.__file__).parent / "migrations"
 
 # Which function files go with which revision.
 FUNCTIONS_OF = {
-    "0001": "11a068fe90408d5568e8e9367c3dd9fafc2aeead6c7490023aab4dcb5f5e3204",
+    "0001": "64f1185f9e32e0f2d245957d27c11cc018a564100fb272f7b89d2ddc7514bd9c",
 }
 
 

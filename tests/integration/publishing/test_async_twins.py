@@ -8,29 +8,20 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from async_sessions import DRIVERS, async_session
 from shop import Shop
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import pgbroker
 from pgbroker import errors
 
-DRIVERS = ("asyncpg", "psycopg")
-
 
 def in_session(shop: Shop, driver: str, work: Callable[[Session], Any], database: Any = None) -> Any:
     """Run something in ``run_sync`` of a new session, which is closed without a commit."""
-    words = dict((database or shop.database).dsn)
-    if driver == "asyncpg":
-        words["database"] = words.pop("dbname")
 
     async def run() -> Any:
-        engine = create_async_engine(f"postgresql+{driver}://", connect_args=words)
-        try:
-            async with AsyncSession(engine) as session:
-                return await session.run_sync(work)
-        finally:
-            await engine.dispose()
+        async with async_session(database or shop.database, driver) as session:
+            return await session.run_sync(work)
 
     return asyncio.run(run())
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from async_sessions import DRIVERS, async_session
 from celery import Celery
 from proxy import Proxy, proxied
 from shop import Shop
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import pgbroker
 from pgbroker.publishing.awaiting import PUBLISHING_THREADS
@@ -114,27 +114,19 @@ def test_many_calls_need_few_connections(shop: Shop) -> None:
     assert len(shop.jobs()) == 200
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_calls_in_an_asynchronous_session_join_it(shop: Shop, driver: str) -> None:
-    words = dict(shop.database.dsn)
-    if driver == "asyncpg":
-        words["database"] = words.pop("dbname")
-
     async def run() -> str:
-        engine = create_async_engine(f"postgresql+{driver}://", connect_args=words)
-        try:
-            async with AsyncSession(engine) as session:
-                await session.execute(sqlalchemy.text(f"insert into public.{shop.table} values (1)"))
-                with pgbroker.transaction(await session.run_sync(lambda s: s)):
-                    kept = await shop.pack.adelay(1)
-                assert shop.jobs() == []
-                await session.commit()
-                with pgbroker.transaction(session.sync_session):
-                    await shop.pack.adelay(2)
-                await session.rollback()
-            return kept.id
-        finally:
-            await engine.dispose()
+        async with async_session(shop.database, driver) as session:
+            await session.execute(sqlalchemy.text(f"insert into public.{shop.table} values (1)"))
+            with pgbroker.transaction(await session.run_sync(lambda s: s)):
+                kept = await shop.pack.adelay(1)
+            assert shop.jobs() == []
+            await session.commit()
+            with pgbroker.transaction(session.sync_session):
+                await shop.pack.adelay(2)
+            await session.rollback()
+        return kept.id
 
     kept = asyncio.run(run())
     assert (shop.jobs(), shop.orders()) == ([kept], [1])

@@ -16,6 +16,7 @@ declare
     v_kind text;
     v_keys text[];
     v_traits pgbroker.transient_queues;
+    v_message record;
     v_is_heard boolean := false;
     v_has_jobs boolean := false;
 begin
@@ -26,24 +27,25 @@ begin
         group by 1, 2 order by 1
     loop
         v_is_heard := true;
-        if v_kind = 'job' then
-            v_has_jobs := true;
-            perform pgbroker.publish(v_queue, null, null, m.priority, null, null, null, m.ttl_seconds, null, 5, p_exchange,
-                m.key, m.content_type, m.content_encoding, m.headers, m.properties, m.body)
-            from unnest(p_routing_keys, p_priorities, p_ttl_seconds, p_content_types, p_content_encodings, p_headers,
-                p_properties, p_bodies) with ordinality
-                m (key, priority, ttl_seconds, content_type, content_encoding, headers, properties, body, number)
-            where m.key = any (v_keys) order by m.number;
-            continue;
-        end if;
+        v_has_jobs := v_has_jobs or v_kind = 'job';
         select * into v_traits from pgbroker.transient_queues where name = v_queue;
-        if v_traits.max_length is not null then
-            perform pgbroker.post(v_queue, m.priority, m.ttl_seconds, p_exchange, m.key, m.content_type, m.content_encoding,
-                m.headers, m.properties, m.body)
-            from unnest(p_routing_keys, p_priorities, p_ttl_seconds, p_content_types, p_content_encodings, p_headers,
-                p_properties, p_bodies) with ordinality
-                m (key, priority, ttl_seconds, content_type, content_encoding, headers, properties, body, number)
-            where m.key = any (v_keys) order by m.number;
+        if v_kind = 'job' or v_traits.max_length is not null then
+            for v_message in
+                select * from unnest(p_routing_keys, p_priorities, p_ttl_seconds, p_content_types, p_content_encodings,
+                    p_headers, p_properties, p_bodies) with ordinality
+                    m (key, priority, ttl_seconds, content_type, content_encoding, headers, properties, body, number)
+                where m.key = any (v_keys) order by m.number
+            loop
+                if v_kind = 'job' then
+                    perform pgbroker.publish(v_queue, null, null, v_message.priority, null, null, null,
+                        v_message.ttl_seconds, null, 5, p_exchange, v_message.key, v_message.content_type,
+                        v_message.content_encoding, v_message.headers, v_message.properties, v_message.body);
+                else
+                    perform pgbroker.post(v_queue, v_message.priority, v_message.ttl_seconds, p_exchange, v_message.key,
+                        v_message.content_type, v_message.content_encoding, v_message.headers, v_message.properties,
+                        v_message.body);
+                end if;
+            end loop;
             continue;
         end if;
         insert into pgbroker.mailbox (queue, priority, expires_at, exchange, routing_key, content_type, content_encoding,

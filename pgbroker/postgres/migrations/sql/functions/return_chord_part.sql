@@ -1,7 +1,7 @@
 -- A member of a chord has ended: keep its part, and with it, in one transaction, its result and the end of its job. If that
 -- part completes the chord, nothing is written: see keep_chord_part(). Not for a caller's transaction.
 --   p_group_id, p_position, p_part, p_chord_seconds   as in keep_chord_part()
---   p_task_id, p_status, p_meta, p_seconds, p_job_id, p_claim   as in end_with_result(); p_job_id null: no job ends here;
+--   p_task_id, p_status, p_meta, p_seconds, p_job_id, p_claim   as in end_task(); p_job_id null: no job ends here;
 --              p_meta null: the result is ignored, or was written before
 --   outcome    give null; what keep_chord_part() returned
 create or replace procedure pgbroker.return_chord_part(
@@ -15,14 +15,9 @@ begin
         return;
     end if;
     if p_job_id is not null then
-        perform pgbroker.end_with_result(p_task_id, p_status, p_meta, p_seconds, p_job_id, p_claim, true);
+        call pgbroker.end_task(p_task_id, p_status, p_meta, p_seconds, p_job_id, p_claim, true);
     elsif p_meta is not null then
-        perform pgbroker.put_result(p_task_id, p_status, p_meta, p_seconds);
-    end if;
-    if p_meta is not null then
-        commit;
-        perform set_config('synchronous_commit', 'off', true);
-        perform pgbroker.wake_waiters(p_task_id, true);
+        call pgbroker.store_result(p_task_id, p_status, p_meta, p_seconds);
     end if;
 end
 $$;
